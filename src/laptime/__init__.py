@@ -1,0 +1,53 @@
+"""laptime tells where every millisecond of a training step goes, layer by layer."""
+
+from __future__ import annotations
+
+import sys
+from importlib import import_module
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+__version__ = "0.1.0"
+__all__ = ["LightningCallback", "Run", "TrainerCallback", "__version__", "load", "record"]
+
+if TYPE_CHECKING:
+    from laptime.api import Run, load, record
+    from laptime.measure.lightning import LightningCallback
+    from laptime.measure.transformers import TrainerCallback
+
+_HOMES = {
+    "Run": "laptime.api",
+    "load": "laptime.api",
+    "LightningCallback": "laptime.measure.lightning",
+    "TrainerCallback": "laptime.measure.transformers",
+}
+
+
+def __getattr__(name: str) -> Any:
+    # Imported on first use: `import laptime` and `laptime --help` must not wait for torch.
+    if name in _HOMES:
+        return getattr(import_module(_HOMES[name]), name)
+    raise AttributeError(f"module 'laptime' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)
+
+
+class _Laptime(ModuleType):
+    """`laptime.record` is the function, although a folder of values bears the same name.
+
+    Importing `laptime.record.…` makes Python set that folder as an attribute of this module; the property
+    keeps the function in its place.
+    """
+
+    @property
+    def record(self) -> Any:
+        return import_module("laptime.api").record
+
+    @record.setter
+    def record(self, _: ModuleType) -> None:
+        pass
+
+
+sys.modules[__name__].__class__ = _Laptime

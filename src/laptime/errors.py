@@ -1,0 +1,102 @@
+"""Every error laptime raises on purpose. Each message is one line that says what to change.
+
+LaptimeError
+├── RecordingError            something about a recording
+│   ├── AlreadyRecording      a second recording in the same process
+│   ├── ForeignOptimizer      the optimizer updates none of the network's parameters
+│   ├── UnsupportedDevice     no clock for this device
+│   ├── UnknownGranularity    `layers=` was not understood
+│   └── UnbalancedStep        the accounts of a step do not add up to its wall time
+├── RunError                  something about a run directory
+│   ├── NotARun               no run.json there
+│   ├── NewerSchema           written by a newer laptime
+│   ├── DamagedRun            a file of the run cannot be read
+│   └── RunExists             `out` already holds a run
+├── QueryError                DuckDB did not accept the SQL
+├── UnknownNetwork            no network of that name
+├── BadTarget                 a `module:callable` that cannot be imported or called
+├── ScriptError               `laptime run` could not start the script
+└── MissingExtra              an optional package is not installed
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+
+class LaptimeError(Exception):
+    """Base of every error that laptime raises on purpose."""
+
+
+class RecordingError(LaptimeError):
+    """A recording cannot start or go on."""
+
+
+class AlreadyRecording(RecordingError):
+    """A recording is active in this process already."""
+
+
+class ForeignOptimizer(RecordingError):
+    """The optimizer given updates no parameter of the networks given."""
+
+
+class UnsupportedDevice(RecordingError):
+    """No clock can time this device."""
+
+
+class UnknownGranularity(RecordingError):
+    """The `layers` argument names no division of a network."""
+
+
+class UnbalancedStep(RecordingError):
+    """The accounts of a step do not add up to its wall time."""
+
+
+class RunError(LaptimeError):
+    """A run directory cannot be used."""
+
+
+class NotARun(RunError):
+    """The path holds no run."""
+
+
+class NewerSchema(RunError):
+    """The run was written by a newer laptime."""
+
+
+class DamagedRun(RunError):
+    """A file of the run is cut off or altered."""
+
+
+class RunExists(RunError):
+    """The output directory holds a run already."""
+
+
+class QueryError(LaptimeError):
+    """The SQL was not accepted."""
+
+
+class UnknownNetwork(LaptimeError):
+    """No network is known by that name."""
+
+    def __init__(self, name: str, known: Iterable[str]) -> None:
+        names = sorted(known)
+        near = difflib.get_close_matches(name, names, n=1)
+        hint = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(names)}; or give module:callable"
+        super().__init__(f"no network is called {name!r}; {hint}")
+
+
+class BadTarget(LaptimeError):
+    """A `module:callable` target could not be resolved to a network."""
+
+
+class ScriptError(LaptimeError):
+    """A training script could not be started."""
+
+
+class MissingExtra(LaptimeError):
+    """An optional package is needed and absent."""
+
+    def __init__(self, package: str, extra: str) -> None:
+        super().__init__(f"{package} is not installed; pip install 'laptime[{extra}]' brings it")

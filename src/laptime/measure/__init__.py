@@ -1,0 +1,1 @@
+"""The instruments: clocks, layers, the recorder, the kernel trace, the environment."""

@@ -1,0 +1,414 @@
+"""Hooks on networks and optimizers. Roots are watched always; layers only on the steps that are drawn.
+
+Hooks are taken off, not switched off, for a bare step: a module with any hook leaves torch's fast call path.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import nn
+from torch.optim import Optimizer
+from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
+from torch.utils.hooks import RemovableHandle
+
+from laptime.errors import RecordingError
+from laptime.measure.division import Division, Granularity, Unit
+from laptime.measure.graph import Entries, graph_roots, sequence_number
+from laptime.measure.timeline import (
+    BACKWARD,
+    FORWARD,
+    HOST,
+    INPUT,
+    INSTRUMENT,
+    LOSS,
+    LOSS_BACKWARD,
+    MOST_OPTIMIZERS,
+    OPTIMIZERS,
+    RETURN,
+    UNITS,
+    Timeline,
+    backward_code,
+    forward_code,
+)
+from laptime.record import Layer
+
+_compiling = torch.compiler.is_compiling
+
+
+@dataclass(slots=True, eq=False)
+class Network:
+    """A network under observation."""
+
+    name: str
+    root: nn.Module
+    division: Division
+    undo: list[Callable[[], None]] = field(default_factory=list)
+    discovery: list[Callable[[], None]] = field(default_factory=list)  # non-empty while layers are being found
+    forwards: int = 0
+
+
+# A first pass in evaluation mode leaves out what only training calls (auxiliary heads), so discovery goes on
+# until a training pass, or until this many passes have shown that none is coming.
+MOST_DISCOVERY = 8
+
+
+@dataclass(slots=True)
+class Seen:
+    """What happened in the step that is running; decides its stage and its labels."""
+
+    forward: bool = False
+    backward: bool = False
+    update: bool = False
+    graded: bool = False
+    training: bool = False
+
+
+class Instruments:
+    """The hooks, and the state they share within a step."""
+
+    def __init__(self, timeline: Timeline, granularity: Granularity) -> None:
+        self.timeline = timeline
+        self.granularity = granularity
+        self.entries = Entries()
+        self.networks: list[Network] = []
+        self.units: list[Unit] = []
+        self.optimizers: list[Optimizer] = []
+        self.updates: list[int] = []
+        self.seen = Seen()
+        self.armed = False
+        self.version = 0  # changes whenever the set of layers does
+        self.forward_depth = 0
+        self.backward_depth = 0
+        self.forward_end = (0, -1)  # (mark, sequence number) where the last forward pass ended
+        self.on_unknown_optimizer: Callable[[Optimizer], None] | None = None
+        self.on_network_resolved: Callable[[], None] | None = None
+        self._layer_undo: list[Callable[[], None]] = []
+        self._optimizer_depth = 0
+        self._node_hooks: dict[int, Callable[[Any], None]] = {}
+        self._handles: list[RemovableHandle] = []
+
+    # -- networks ------------------------------------------------------------------------------------------
+
+    def add_network(self, name: str, root: nn.Module, *, prefix: str) -> Network:
+        """Watch a network. Its layers are decided after its first forward pass."""
+        division = Division(
+            root, granularity=self.granularity, network=len(self.networks), prefix=prefix, first=len(self.units)
+        )
+        network = Network(name, root, division)
+        known = {id(unit.module) for unit in self.units}
+        self.units.extend(division.units)
+        self.networks.append(network)
+        network.undo.append(around(root, lambda: self.root_enter(network), lambda: self.root_exit(network)))
+        for unit in division.units[1:]:
+            if id(unit.module) not in known:  # a module shared by two networks belongs to the first
+                network.discovery.append(before(unit.module, self._entering(unit, division)))
+        network.discovery.append(lambda: None)
+        return network
+
+    def is_layer(self) -> NDArray[np.bool_]:
+        """Whether each unit is a layer."""
+        return np.array([unit.is_layer for unit in self.units], dtype=bool)
+
+    def layers(self) -> list[Layer]:
+        """The layers of all networks, in the order of their first calls."""
+        return [layer for network in self.networks if network.division.resolved for layer in network.division.describe()]
+
+    def _entering(self, unit: Unit, discovery: Division | None = None) -> Callable[[], None]:
+        forward, backward = forward_code(unit.index), backward_code(unit.index)
+        mark, enter = self.timeline.mark, self.entries.enter
+
+        def entering() -> None:
+            if discovery is not None:
+                discovery.calls.append(unit)
+            # During a backward pass a forward call is a recomputation: activation checkpointing.
+            mark(backward if self.backward_depth else forward)
+            enter(backward)
+
+        return entering
+
+    def root_enter(self, network: Network) -> None:
+        """A network's forward pass begins."""
+        if self.backward_depth:
+            return
+        self.forward_depth += 1
+        if self.forward_depth > 1:
+            return
+        unit = network.division.units[0]
+        if network.discovery:
+            network.division.calls.append(unit)
+        elif not self.armed:
+            self.timeline.mark(FORWARD)
+            return
+        if unit.candidate or unit.is_layer:  # the network is a layer itself: compiled, or a parameter is its own
+            self.timeline.mark(forward_code(unit.index))
+            self.entries.enter(backward_code(unit.index))
+        else:
+            self.timeline.give_back(INPUT)
+            self.entries.enter(INPUT)
+
+    def root_exit(self, network: Network) -> None:
+        """A network's forward pass ends; what follows is the loss until something else says otherwise."""
+        if self.backward_depth:
+            return
+        self.forward_depth = max(0, self.forward_depth - 1)
+        if network.discovery:
+            self._resolve(network)
+        if self.forward_depth:
+            return
+        self.seen.forward = True
+        self.seen.graded = self.seen.graded or torch.is_grad_enabled()
+        self.seen.training = self.seen.training or network.root.training
+        self.timeline.mark(LOSS)
+        self.entries.enter(LOSS_BACKWARD)
+        self.forward_end = (len(self.timeline.owners) - 1, sequence_number())
+
+    def _resolve(self, network: Network) -> None:
+        network.division.resolve()
+        self.version += 1
+        network.forwards += 1
+        if network.root.training or network.forwards >= MOST_DISCOVERY:
+            undo_all(network.discovery)
+            if self.armed:
+                self.arm()
+        if self.on_network_resolved is not None:
+            self.on_network_resolved()
+
+    def arm(self) -> None:
+        """Put marks on the layers."""
+        self.armed = True
+        undo_all(self._layer_undo)
+        seen: set[int] = set()
+        for network in self.networks:
+            for unit in [] if network.discovery else network.division.units[1:]:
+                late = unit.candidate and not unit.called  # a layer that only some forward passes use
+                if (unit.is_layer or late) and id(unit.module) not in seen:
+                    seen.add(id(unit.module))
+                    entering = self._late(unit) if late else self._entering(unit)
+                    self._layer_undo.append(before(unit.module, entering))
+
+    def _late(self, unit: Unit) -> Callable[[], None]:
+        entering = self._entering(unit)
+
+        def first_call() -> None:
+            if not unit.is_layer:
+                unit.is_layer = unit.called = True
+                division = self.networks[unit.network].division
+                division.calls.append(unit)
+                division.resolve()
+                self.version += 1
+                if self.on_network_resolved is not None:
+                    self.on_network_resolved()
+            entering()
+
+        return first_call
+
+    def disarm(self) -> None:
+        """Take the marks off the layers."""
+        self.armed = False
+        undo_all(self._layer_undo)
+
+    # -- backward ------------------------------------------------------------------------------------------
+
+    def run_backward(self, call: Callable[[], Any], outputs: Any, *, accumulates: bool) -> Any:
+        """Bracket a backward pass and, on an instrumented step, mark where each layer's part begins."""
+        earlier = self.timeline.owner & ~RETURN
+        first = BACKWARD
+        if self.armed:
+            self.timeline.mark(INSTRUMENT)
+            first = self._mark_nodes(outputs)
+        self.seen.backward = True
+        self.timeline.mark(first)
+        self.backward_depth += 1
+        try:
+            return call()
+        finally:
+            self.backward_depth -= 1
+            # A gradient taken inside the loss (a penalty) goes back to the loss; a nested pass, to its layer.
+            inside = self.backward_depth > 0 or (not accumulates and earlier == LOSS)
+            self.timeline.give_back(earlier if inside else HOST)
+
+    def _mark_nodes(self, outputs: Any) -> int:
+        """Put a prehook on the first node of each layer; returns the owner of the very first."""
+        roots = graph_roots(outputs)
+        owner = BACKWARD
+        highest = -1
+        for code, node in self.entries.boundaries(roots, self._is_no_layer):
+            node.register_prehook(self._node_hook(code))
+            number = node._sequence_nr()
+            if number > highest:
+                highest, owner = number, code
+        return owner
+
+    def _is_no_layer(self, code: int) -> bool:
+        return code >= UNITS and not self.units[(code - UNITS) // 2].is_layer
+
+    def _node_hook(self, code: int) -> Callable[[Any], None]:
+        hook = self._node_hooks.get(code)
+        if hook is None:
+            owners, mark = self.timeline.owners, self.timeline.mark
+
+            def hook(_: Any) -> None:
+                # Outside a watched pass (a retained graph, run after the recording) this does nothing.
+                if self.backward_depth and owners[-1] != code:
+                    mark(code)
+
+            self._node_hooks[code] = hook
+        return hook
+
+    # -- optimizers ----------------------------------------------------------------------------------------
+
+    def watch_optimizers(self) -> None:
+        """Global hooks run before an optimizer's own, so the bracket holds everything it does."""
+        self._handles.append(register_optimizer_step_pre_hook(self._before_update))
+        self._handles.append(register_optimizer_step_post_hook(self._after_update))
+
+    def add_optimizer(self, optimizer: Optimizer) -> None:
+        """Charge this optimizer's steps as updates."""
+        if len(self.optimizers) >= MOST_OPTIMIZERS:
+            raise RecordingError(f"at most {MOST_OPTIMIZERS} optimizers can be told apart in one recording")
+        self.optimizers.append(optimizer)
+        self.updates.append(0)
+
+    def _index(self, optimizer: Optimizer) -> int | None:
+        return next((k for k, known in enumerate(self.optimizers) if known is optimizer), None)
+
+    def _before_update(self, optimizer: Optimizer, args: Any, kwargs: Any) -> Any:
+        if _compiling():
+            return None
+        if self._index(optimizer) is None and self.on_unknown_optimizer is not None:
+            self.on_unknown_optimizer(optimizer)
+        index = self._index(optimizer)
+        if index is None:
+            return None
+        self._optimizer_depth += 1
+        if self._optimizer_depth > 1:
+            return None  # a subclass calls its parent's step
+        code = OPTIMIZERS + index
+        self.timeline.mark(code)
+        return _with_closure(args, kwargs, self.timeline, code)
+
+    def _after_update(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
+        index = self._index(optimizer)
+        if _compiling() or index is None or not self._optimizer_depth:
+            return
+        self._optimizer_depth -= 1
+        if not self._optimizer_depth:
+            self.timeline.mark(HOST)
+            self.updates[index] += 1
+            self.seen.update = True
+
+    def update_weights(self, index: int) -> dict[int, float]:
+        """Bytes that an optimizer updates, by layer: the share by which its time is split."""
+        mine = {id(p) for group in self.optimizers[index].param_groups for p in group["params"] if p.requires_grad}
+        weights: dict[int, float] = {}
+        for network in self.networks:
+            if network.division.resolved:
+                for owner, parameters in network.division.parameters_by_layer().items():
+                    size = sum(p.numel() * p.element_size() for p in parameters if id(p) in mine)
+                    if size:
+                        weights[owner] = weights.get(owner, 0.0) + size
+        return weights
+
+    # -- steps ---------------------------------------------------------------------------------------------
+
+    def next_step(self) -> Seen:
+        """Forget the step that ended; returns what was seen in it."""
+        seen, self.seen = self.seen, Seen()
+        self.forward_depth = self.backward_depth = self._optimizer_depth = 0
+        self.forward_end = (0, -1)
+        if seen.backward or not seen.graded:
+            self.entries.clear()
+        else:
+            self.entries.bound()
+        return seen
+
+    def detach(self) -> None:
+        """Leave no hook behind."""
+        self.disarm()
+        for network in self.networks:
+            undo_all(network.discovery)
+            undo_all(network.undo)
+        for handle in self._handles:
+            handle.remove()
+        self._handles.clear()
+
+
+def undo_all(actions: list[Callable[[], None]]) -> None:
+    """Run and forget."""
+    while actions:
+        actions.pop()()
+
+
+def before(module: nn.Module, action: Callable[[], None]) -> Callable[[], None]:
+    """Call `action` before each call of a module, first of all its hooks; returns the undo."""
+
+    def hook(_: nn.Module, __: Any) -> None:
+        if not _compiling():
+            action()
+
+    if getattr(module, "_compiled_call_impl", None) is not None:
+        return _wrap_compiled_call(module, action, None)
+    return module.register_forward_pre_hook(hook, prepend=True).remove
+
+
+def around(module: nn.Module, enter: Callable[[], None], leave: Callable[[], None]) -> Callable[[], None]:
+    """Call `enter` and `leave` around each call of a module; returns the undo."""
+    if getattr(module, "_compiled_call_impl", None) is not None:
+        return _wrap_compiled_call(module, enter, leave)
+
+    def hook(_: nn.Module, __: Any, ___: Any) -> None:
+        if not _compiling():
+            leave()
+
+    undo_enter = before(module, enter)
+    handle = module.register_forward_hook(hook)
+
+    def undo() -> None:
+        undo_enter()
+        handle.remove()
+
+    return undo
+
+
+def _wrap_compiled_call(
+    module: nn.Module, enter: Callable[[], None], leave: Callable[[], None] | None
+) -> Callable[[], None]:
+    """`module.compile()` compiles the hooks along with the call, so the compiled call itself is wrapped."""
+    compiled = module._compiled_call_impl
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        enter()
+        result = compiled(*args, **kwargs)  # type: ignore[misc]
+        if leave is not None:
+            leave()
+        return result
+
+    module._compiled_call_impl = call  # type: ignore[assignment]
+
+    def undo() -> None:
+        module._compiled_call_impl = compiled
+
+    return undo
+
+
+def _with_closure(args: Sequence[Any], kwargs: dict[str, Any], timeline: Timeline, code: int) -> Any:
+    """A closure runs a forward and a backward pass inside `step`: its Python is host time, not update."""
+    closure = kwargs.get("closure") or (args[1] if len(args) > 1 and callable(args[1]) else None)
+    if closure is None:
+        return None
+
+    def watched() -> Any:
+        timeline.mark(HOST)
+        result = closure()
+        timeline.give_back(code)
+        return result
+
+    if kwargs.get("closure") is closure:
+        return tuple(args), {**kwargs, "closure": watched}
+    return (args[0], watched, *args[2:]), kwargs

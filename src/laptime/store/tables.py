@@ -1,0 +1,117 @@
+"""CSV files for spreadsheets: layer times, iterations, and the experiment at each quarter of its way.
+
+`layers.csv` and `iterations.csv` have the columns of the Parquet tables, null as an empty cell. Text is
+written as it is: a layer called `=1+1` reads back as `=1+1`. Guarding against spreadsheets that would
+evaluate it (a leading apostrophe) would break the round trip, and the names are those of the user's own
+network on the user's own machine; whoever opens a stranger's CSV imports the name columns as text.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow.csv as pacsv
+
+from laptime.record import Stage
+from laptime.store.files import replacing
+from laptime.store.run import Run
+from laptime.store.selection import Columns
+from laptime.store.stored import StoredTable
+
+CSV_DIRECTORY = "csv"
+PERCENTS = (25, 50, 75, 100)
+
+
+def write_csv(run: Run, *, most_rows: int | None = None) -> list[Path]:
+    """Write `csv/layers.csv`, `iterations.csv` and `experiment.csv`; return those written.
+
+    A table of more than `most_rows` rows is left out; one without rows becomes a header.
+    """
+    directory = run.path / CSV_DIRECTORY
+    directory.mkdir(exist_ok=True)
+    written = []
+    for name, table in (("layers.csv", "layers"), ("iterations.csv", "steps")):
+        stored = run.stored(table)
+        if most_rows is None or stored.check() <= most_rows:
+            _write_rows(directory / name, stored)
+            written.append(directory / name)
+    experiment = directory / "experiment.csv"
+    _write_experiment(experiment, run, [*written, experiment])
+    return [*written, experiment]
+
+
+def _write_rows(path: Path, stored: StoredTable[Any]) -> None:
+    """A table as CSV, one row group in memory at a time."""
+    with replacing(path) as file, pacsv.CSVWriter(file, stored.schema.arrow) as writer:
+        for table in stored.row_groups():
+            writer.write_table(table)
+
+
+def _write_experiment(path: Path, run: Run, written: list[Path]) -> None:
+    """Four rows, each complete in itself, so that the files of many runs can be put under one another."""
+    outputs = dict(run.outputs) | {f"csv_{one.stem}": one.relative_to(run.path).as_posix() for one in written}
+    about = {
+        "run": run.id,
+        "status": run.status,
+        "created": run.created.isoformat(),
+        **_flat("config", run.config),
+        **_flat("output", outputs),
+    }
+    rows = [quarter | about for quarter in _quarters(run)]
+    text = io.StringIO(newline="")
+    writer = csv.DictWriter(text, fieldnames=list(rows[0]), lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    with replacing(path) as file:
+        file.write(text.getvalue().encode())
+
+
+def _quarters(run: Run) -> list[dict[str, Any]]:
+    """Training, validation and missing seconds when 25, 50, 75 and 100 % of the training steps were done.
+
+    Of the lowest rank, since ranks run side by side. A validation step counts once the training step before
+    it does; what follows the last training step counts at 100 %. Missing is what no account explains.
+    """
+    columns = Columns(
+        run.stored("steps"), ("stage", "attempt", "rank", "start_s", "wall_s", "samples", "unexplained_s")
+    )
+    if columns.rows:
+        columns.only(columns["rank"] == columns["rank"].min())
+    order = np.lexsort((columns["start_s"], columns["attempt"]))
+    training = columns.equals("stage", Stage.TRAIN)[order]
+    wall, missing = columns["wall_s"][order], columns["unexplained_s"][order]
+    ends = np.flatnonzero(training)
+    rows = []
+    for percent in PERCENTS:
+        done = -(-len(ends) * percent // 100)
+        # the steps up to the next training step: the validation that follows belongs to this quarter
+        upto = int(ends[done]) if done < len(ends) else len(order)
+        part = slice(0, upto)
+        rows.append(
+            {
+                "percent": percent,
+                "iterations": done,
+                "training_s": float(wall[part][training[part]].sum()),
+                "validation_s": float(wall[part][~training[part]].sum()),
+                "missing_s": float(missing[part].sum()),
+            }
+        )
+    return rows
+
+
+def _flat(prefix: str, values: Mapping[str, Any]) -> dict[str, Any]:
+    """Nested settings as one cell each: `config.optimizer.lr`. A list is one cell of JSON."""
+    cells: dict[str, Any] = {}
+    for key, value in values.items():
+        name = f"{prefix}.{key}"
+        if isinstance(value, Mapping) and value:
+            cells |= _flat(name, value)
+        else:
+            cells[name] = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+    return cells

@@ -1,0 +1,183 @@
+"""A run as trace events: what chrome://tracing and ui.perfetto.dev open.
+
+A process per rank; a track for the steps with their accounts, one per phase for layers, one per stream for
+kernels.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any
+
+from laptime.record import ACCOUNTS, Phase, Stage
+from laptime.store.files import plain, replacing
+from laptime.store.run import Run
+from laptime.store.selection import Columns
+
+DEFAULT_STEPS = 20
+_STEPS_TRACK = 0
+_LAYER_TRACKS = {phase.value: place for place, phase in enumerate(Phase, start=1)}
+_FIRST_KERNEL_TRACK = 10
+
+Row = dict[str, Any]
+Key = tuple[str, int, int, int]  # stage, attempt, step, rank
+
+
+@dataclass(slots=True, kw_only=True)
+class _Span:
+    """One event, in whole nanoseconds so that neighbours meet exactly."""
+
+    process: int
+    track: int
+    name: str
+    category: str
+    start_ns: int
+    end_ns: int
+    args: Row
+
+
+def write_trace(run: Run, path: Path | str, steps: range | None = None) -> Path:
+    """Write training steps as a trace; by default the last 20 with layer times (the last 20 where none has).
+
+    Accounts have a length but no place inside a step, so they are numbers on the step's span.
+    """
+    target = Path(path)
+    chosen = _chosen_steps(run, steps)
+    spans = _spans(run, chosen)
+    with replacing(target) as file:
+        header = {"run": run.id, "path": str(run.path), "status": run.status}
+        file.write(b'{"displayTimeUnit": "ms", "otherData": ' + _json(header) + b', "traceEvents": [')
+        _write_events(file, [*_names(run, spans, chosen), *_events(spans)])
+        file.write(b"\n]}\n")
+    return target
+
+
+def _json(value: Any) -> bytes:
+    return json.dumps(plain(value), allow_nan=False).encode()
+
+
+def _write_events(file: IO[bytes], events: Iterable[Row]) -> None:
+    for place, event in enumerate(events):
+        file.write((b",\n" if place else b"\n") + _json(event))
+
+
+def _chosen_steps(run: Run, steps: range | None) -> dict[Key, Row]:
+    """The steps to show, by stage, attempt, step and rank."""
+    if steps is None:
+        columns = Columns(run.stored("steps"), ("stage", "step", "instrumented"))
+        training = columns.equals("stage", Stage.TRAIN)
+        with_layers = training & columns["instrumented"]
+        numbers = sorted(set(columns["step"][with_layers if with_layers.any() else training].tolist()))
+        wanted = set(numbers[-DEFAULT_STEPS:])
+    else:
+        wanted = set(steps)
+    rows = _rows(run, "steps", wanted)
+    return {_key(row): row for row in rows if row["stage"] == Stage.TRAIN}
+
+
+def _rows(run: Run, table: str, steps: set[int]) -> Iterator[Row]:
+    """Rows of these steps; row groups without any of them are not read."""
+    if not steps:
+        return
+    for group in run.stored(table).row_groups(steps=range(min(steps), max(steps) + 1)):
+        inside = [step in steps for step in group.column("step").to_pylist()]
+        yield from group.filter(inside).to_pylist()
+
+
+def _key(row: Row) -> Key:
+    return row["stage"], row["attempt"], row["step"], row["rank"]
+
+
+def _spans(run: Run, chosen: dict[Key, Row]) -> list[_Span]:
+    numbers = {key[2] for key in chosen}
+    spans = []
+    for row in chosen.values():
+        label = f"step {row['step']}" + (f" (attempt {row['attempt']})" if row["attempt"] else "")
+        args = {account.value: row[account.column] for account in ACCOUNTS}
+        args |= {name: row[name] for name in ("epoch", "optimizer_step", "samples", "loss", "top1", "topn")}
+        spans.append(_span(row, _STEPS_TRACK, label, "step", row["wall_s"], args))
+    for row in _rows(run, "layers", numbers):
+        if _key(row) in chosen:
+            args = {key: row[key] for key in ("step", "phase", "seconds", "calls", "how", "busy_s", "idle_s")}
+            track = _LAYER_TRACKS[row["phase"]]
+            spans.append(_span(row, track, row["layer"], "layer", row["seconds"], args))
+    streams: dict[tuple[int, int], int] = {}
+    for row in _rows(run, "kernels", numbers):
+        if _key(row) in chosen:
+            track = streams.setdefault((row["rank"], row["stream"]), _FIRST_KERNEL_TRACK + len(streams))
+            args = {key: row[key] for key in ("step", "layer", "phase", "kind", "stream")}
+            spans.append(_span(row, track, row["name"], "kernel", row["seconds"], args))
+    return _untangled(spans)
+
+
+def _span(row: Row, track: int, name: str, category: str, seconds: float, args: Row) -> _Span:
+    start, end = round(row["start_s"] * 1e9), round((row["start_s"] + seconds) * 1e9)
+    return _Span(
+        process=row["rank"],
+        track=track,
+        name=name,
+        category=category,
+        start_ns=start,
+        end_ns=max(start, end),
+        args=args,
+    )
+
+
+def _untangled(spans: list[_Span]) -> list[_Span]:
+    """Spans of a track nest or stand apart: one that reaches halfway into the next is cut where that begins.
+
+    A layer called twice has one row, its time added up but its place that of the first call. `seconds` in the
+    arguments stays whole.
+    """
+    spans.sort(key=lambda span: (span.process, span.track, span.start_ns, -span.end_ns))
+    open_spans: list[_Span] = []
+    for span in spans:
+        while open_spans and (
+            (open_spans[-1].process, open_spans[-1].track) != (span.process, span.track)
+            or open_spans[-1].end_ns <= span.start_ns
+        ):
+            open_spans.pop()
+        for outer in open_spans:
+            if outer.end_ns < span.end_ns:
+                outer.end_ns = span.start_ns
+        open_spans = [outer for outer in open_spans if outer.end_ns > span.start_ns]
+        open_spans.append(span)
+    return spans
+
+
+def _events(spans: Iterable[_Span]) -> Iterator[Row]:
+    for span in spans:
+        yield {
+            "ph": "X",
+            "name": span.name,
+            "cat": span.category,
+            "pid": span.process,
+            "tid": span.track,
+            "ts": span.start_ns / 1000,
+            "dur": (span.end_ns - span.start_ns) / 1000,
+            "args": span.args,
+        }
+
+
+def _names(run: Run, spans: Iterable[_Span], chosen: dict[Key, Row]) -> Iterator[Row]:
+    """Events that name and order the processes and tracks."""
+    devices = {row["rank"]: row["device"] for row in chosen.values()}
+    for process, device in sorted(devices.items()):
+        yield _name("process_name", process, 0, {"name": f"rank {process} ({device})"})
+        yield _name("process_sort_index", process, 0, {"sort_index": process})
+    tracks: dict[tuple[int, int], str] = {}
+    for span in spans:
+        title = "accounts" if span.category == "step" else f"layers {span.args.get('phase')}"
+        if span.category == "kernel":
+            title = f"kernels (stream {span.args['stream']})"
+        tracks[span.process, span.track] = title
+    for (process, track), title in sorted(tracks.items()):
+        yield _name("thread_name", process, track, {"name": title})
+        yield _name("thread_sort_index", process, track, {"sort_index": track})
+
+
+def _name(what: str, process: int, track: int, args: Row) -> Row:
+    return {"ph": "M", "name": what, "pid": process, "tid": track, "ts": 0, "args": args}

@@ -1,0 +1,1 @@
+"""Training: networks, data, the loop, real distributed strategies and experiments."""

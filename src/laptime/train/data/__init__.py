@@ -1,0 +1,1 @@
+"""Data to train on: one module per source; `zener` draws its own."""
