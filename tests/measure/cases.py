@@ -17,7 +17,9 @@ class Case:
     build: Callable[[], nn.Module]
     batch: Callable[[], Any]
     call: Callable[[nn.Module, Any], torch.Tensor] = lambda network, batch: network(batch)
-    after_forward: str = "host"  # where Python after the network goes: `loss` if differentiable code ran there
+    after_forward: str = (
+        "host"  # where Python after the network goes: `loss` if differentiable code ran there
+    )
 
     def targets(self, output: torch.Tensor) -> torch.Tensor:
         return torch.zeros(output.shape[0], dtype=torch.long)
@@ -89,7 +91,9 @@ def gpt2() -> nn.Module:
     from transformers import GPT2Config, GPT2LMHeadModel
 
     return GPT2LMHeadModel(
-        GPT2Config(n_layer=2, n_head=2, n_embd=32, vocab_size=50, n_positions=16, bos_token_id=0, eos_token_id=0)
+        GPT2Config(
+            n_layer=2, n_head=2, n_embd=32, vocab_size=50, n_positions=16, bos_token_id=0, eos_token_id=0
+        )
     )
 
 
@@ -98,7 +102,12 @@ def bert() -> nn.Module:
 
     return BertForSequenceClassification(
         BertConfig(
-            hidden_size=32, num_hidden_layers=2, num_attention_heads=2, intermediate_size=64, vocab_size=50, num_labels=5
+            hidden_size=32,
+            num_hidden_layers=2,
+            num_attention_heads=2,
+            intermediate_size=64,
+            vocab_size=50,
+            num_labels=5,
         )
     )
 
@@ -108,7 +117,12 @@ def vit() -> nn.Module:
 
     return ViTForImageClassification(
         ViTConfig(
-            hidden_size=32, num_hidden_layers=2, num_attention_heads=2, intermediate_size=64, image_size=32, patch_size=8,
+            hidden_size=32,
+            num_hidden_layers=2,
+            num_attention_heads=2,
+            intermediate_size=64,
+            image_size=32,
+            patch_size=8,
             num_labels=5,
         )
     )

@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from tests.measure.cases import Case
 from torch import nn
 from torch.utils.data import DataLoader, Dataset
 
 import laptime
+from tests.measure.cases import Case
 
 Delay = Callable[[], None]
 
@@ -101,8 +101,10 @@ def train(
     elif site == "update":
         optimizer.register_step_pre_hook(lambda *_: delay())
     loader = DataLoader(Batches(batch, steps, delay if site == "data_wait" else None), batch_size=None)
-    gap = {name: (delay if site == name else (lambda: None)) for name in ("before", "after_forward", "after_loss",
-                                                                         "after_backward", "after_update")}
+    gap = {
+        name: (delay if site == name else (lambda: None))
+        for name in ("before", "after_forward", "after_loss", "after_backward", "after_update")
+    }
     with laptime.record(network, optimizer, out=out, every_step=True, **options) as recording:
         for data in recording.steps(loader):
             gap["before"]()

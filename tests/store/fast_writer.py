@@ -10,8 +10,9 @@ import sys
 import threading
 import time
 
-from laptime.store import parts, schema
 from tests.store.samples import a_layer_time, a_step, start
+
+from laptime.store import parts, schema
 
 
 def main(run: str, counters: str, interval: float, fan: int) -> None:
@@ -37,7 +38,9 @@ def main(run: str, counters: str, interval: float, fan: int) -> None:
     number = 0
     print("ready", flush=True)
     while True:
-        writer.append("layers", schema.layers.table([a_layer_time(number, "conv"), a_layer_time(number, "fc")]))
+        writer.append(
+            "layers", schema.layers.table([a_layer_time(number, "conv"), a_layer_time(number, "fc")])
+        )
         writer.append("steps", schema.steps.table([a_step(number)]))
         number += 1
         count(0, number)

@@ -56,7 +56,8 @@ def a_kernel(number: int, layer: str, **fields: object) -> KernelTime:
 
 def a_network(names: list[str]) -> list[Layer]:
     return [
-        Layer(name=name, path=f"net.{i}", kind="Conv2d", parameters=100 * (i + 1)) for i, name in enumerate(names)
+        Layer(name=name, path=f"net.{i}", kind="Conv2d", parameters=100 * (i + 1))
+        for i, name in enumerate(names)
     ]
 
 
@@ -70,7 +71,7 @@ def add_steps(writer: RunWriter, numbers: range, **fields: object) -> None:
 
 
 def a_finished_run(path: Path, names: list[str], steps: int = 8) -> Path:
-    """A closed run: every step instrumented, one validation step, layers in all three phases, "(loss)" and "(other)"."""
+    """A closed run: training steps and a validation step, every layer in all three phases, some kernels."""
     writer = start(path, batch=64)
     writer.network(a_network(names))
     add_steps(writer, range(steps))

@@ -20,7 +20,10 @@ def start_writer(run: Path, interval: float, fan: int) -> subprocess.Popen:
     command = [sys.executable, "-m", "tests.store.fast_writer", run, counters, interval, fan]
     process = subprocess.Popen([str(word) for word in command], cwd=ROOT, stdout=subprocess.PIPE, text=True)
     assert process.stdout is not None
-    assert process.stdout.readline() == "ready\n"
+    if process.stdout.readline() != "ready\n":
+        with process:
+            process.kill()
+        pytest.fail("the writer did not start")
     return process
 
 
@@ -107,7 +110,11 @@ print(samples)
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="resident memory is read from /proc")
 def test_a_million_steps_leave_the_memory_of_the_writer_constant(tmp_path):
     done = subprocess.run(
-        [sys.executable, "-c", MEMORY, str(tmp_path / "run")], cwd=ROOT, capture_output=True, text=True, check=True
+        [sys.executable, "-c", MEMORY, str(tmp_path / "run")],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=True,
     )
     samples = eval(done.stdout)
     resident = [sample for sample, _ in samples]

@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.store.samples import a_step
 
 from laptime.store import live_parts, parts, schema
 from laptime.store.parts import PartWriter, part_name
 from laptime.store.stored import StoredTable
-from tests.store.samples import a_step
 
 
 def stored(directory: Path) -> StoredTable:
@@ -151,7 +151,7 @@ def test_a_kill_at_any_operation_of_merging_neither_loses_nor_doubles_a_row(tmp_
 @settings(max_examples=60, deadline=None)
 @given(data=st.data())
 def test_any_half_done_merge_leaves_every_flush_covered_once(data):
-    """Random histories of merges, each of which may have stopped after deleting any of the parts it covers."""
+    """Random histories of merges, each stopped after deleting any of the parts that it covers."""
     with tempfile.TemporaryDirectory() as name:
         directory = Path(name)
         spans = [(n, n) for n in range(data.draw(st.integers(1, 20)))]

@@ -1,11 +1,13 @@
 import os
+import random
 import shutil
 
+import pyarrow.parquet as pq
 import pytest
+from tests.store.samples import HOSTILE, a_finished_run, a_layer_time, add_steps, start
 
 from laptime.errors import QueryError
 from laptime.store import TABLES, find_runs, load, query, schema
-from tests.store.samples import HOSTILE, a_finished_run, a_layer_time, add_steps, start
 
 ODD_FOLDERS = [
     "plain",
@@ -37,7 +39,15 @@ def test_an_empty_folder_has_empty_views_with_the_right_columns(tmp_path):
         assert answer.table.column_names == ["run", *table.arrow.names]
         assert answer.table.num_rows == 0
     answer = query("SELECT * FROM runs", tmp_path)
-    assert answer.table.column_names == ["id", "path", "status", "created", "config", "environment", "summary"]
+    assert answer.table.column_names == [
+        "id",
+        "path",
+        "status",
+        "created",
+        "config",
+        "environment",
+        "summary",
+    ]
 
 
 def test_views_have_the_same_columns_with_and_without_rows(tmp_path):
@@ -61,6 +71,8 @@ def test_one_query_reads_many_runs(tmp_path):
         tmp_path,
     )
     assert [(lr, name, count) for lr, name, count, _ in found] == [(n / 10, "zener", n + 1) for n in range(5)]
+    columns = query("SELECT * FROM steps", tmp_path).table.column_names
+    assert columns == ["run", *TABLES["steps"].arrow.names]  # the folder lr=… is no column
     assert [wall for *_, wall in found] == pytest.approx([0.1 * (n + 1) for n in range(5)])
 
 
@@ -114,16 +126,32 @@ def test_damaged_runs_are_left_out_and_named(tmp_path):
     part.write_bytes(part.read_bytes()[:-20])
     (part,) = (tmp_path / "altered" / "steps").iterdir()
     content = bytearray(part.read_bytes())
-    content[4:1200] = os.urandom(1196)
+    content[4:1200] = random.Random(1).randbytes(1196)
     part.write_bytes(content)
     (tmp_path / "json" / "run.json").write_text("{")
     document = (tmp_path / "newer" / "run.json").read_text()
-    (tmp_path / "newer" / "run.json").write_text(document.replace('"schema_version": 1', '"schema_version": 9'))
+    (tmp_path / "newer" / "run.json").write_text(
+        document.replace('"schema_version": 1', '"schema_version": 9')
+    )
     answer = query("SELECT count(*) AS n, sum(wall_s), any_value(device) FROM steps", tmp_path)
     assert answer.table["n"].to_pylist() == [9]
     assert len(answer.warnings) == 4
     for name in ("cut", "altered", "json", "newer"):
         assert sum(str(tmp_path / name) in line for line in answer.warnings) == 1
+
+
+def test_a_page_that_does_not_decompress_is_left_out_and_named(tmp_path):
+    for name in ("good", "bad"):
+        a_finished_run(tmp_path / name, ["conv"])
+    (part,) = (tmp_path / "bad" / "layers").iterdir()
+    column = pq.read_metadata(part).row_group(0).column(schema.layers.arrow.names.index("seconds"))
+    content = bytearray(part.read_bytes())
+    end = column.data_page_offset + column.total_compressed_size
+    content[end - 24 : end] = bytes([255]) * 24
+    part.write_bytes(content)
+    answer = query("SELECT count(*) AS n, sum(seconds) AS s FROM layers", tmp_path)
+    assert answer.table["n"].to_pylist() == [72]
+    assert [str(part) in line for line in answer.warnings] == [True]
 
 
 def test_what_is_no_run_is_named_when_it_was_given_by_name(tmp_path):
@@ -145,7 +173,7 @@ def test_a_copied_run_is_not_counted_twice(tmp_path):
 
 
 def test_hostile_layer_names_survive_a_query(tmp_path):
-    writer = start(tmp_path / "run", **{"note": HOSTILE})
+    writer = start(tmp_path / "run", note=HOSTILE)
     writer.append("layers", schema.layers.table([a_layer_time(0, name) for name in HOSTILE]))
     writer.close("finished", {})
     assert [name for (name,) in values("SELECT layer FROM layers", tmp_path)] == HOSTILE

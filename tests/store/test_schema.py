@@ -4,15 +4,18 @@ import math
 import numpy as np
 import pyarrow as pa
 import pytest
+from tests.store.samples import HOSTILE, a_kernel, a_layer_time, a_step, start
 
 from laptime.errors import DamagedRun, NewerSchema
 from laptime.record import KernelTime, LayerTime, Phase, Step
 from laptime.store import TABLES, from_columns, load, schema
-from tests.store.samples import HOSTILE, a_kernel, a_layer_time, a_step, start
 
 CONTRACT = {
-    "steps": "stage attempt step optimizer_step epoch rank device start_s wall_s data_wait_s copy_s forward_s loss_s "
-    "backward_s update_s communication_s idle_s host_s instrument_s unexplained_s samples loss top1 topn instrumented",
+    "steps": (
+        "stage attempt step optimizer_step epoch rank device start_s wall_s "
+        "data_wait_s copy_s forward_s loss_s backward_s update_s communication_s idle_s host_s instrument_s "
+        "unexplained_s samples loss top1 topn instrumented"
+    ),
     "layers": "stage attempt step rank layer phase start_s seconds calls how busy_s idle_s memory_bytes",
     "kernels": "stage attempt step rank layer phase kind name stream start_s seconds",
 }
@@ -52,7 +55,9 @@ def test_an_all_null_first_part_does_not_change_types(tmp_path):
     writer.append("layers", schema.layers.table([a_layer_time(0, "conv")]))
     writer.flush()
     writer.append("steps", schema.steps.table([a_step(1, idle_s=0.0, loss=0.5, top1=0.25, topn=0.5)]))
-    writer.append("layers", schema.layers.table([a_layer_time(1, "conv", busy_s=0.1, idle_s=0.2, memory_bytes=3)]))
+    writer.append(
+        "layers", schema.layers.table([a_layer_time(1, "conv", busy_s=0.1, idle_s=0.2, memory_bytes=3)])
+    )
     writer.flush()
     running = load(tmp_path / "run")
     assert running.steps.table.schema.equals(schema.steps.arrow)
@@ -107,7 +112,9 @@ def test_wrong_columns_are_refused_by_name(columns, line):
 
 
 def test_a_newer_schema_is_refused_and_the_current_one_taken_as_it_is():
-    with pytest.raises(NewerSchema, match=r"runs/x was written by schema 7, this laptime reads up to 1; upgrade"):
+    with pytest.raises(
+        NewerSchema, match=r"runs/x was written by schema 7, this laptime reads up to 1; upgrade"
+    ):
         schema.upgrade({"schema_version": 7}, where="runs/x")
     document = {"schema_version": schema.SCHEMA_VERSION, "id": "x"}
     assert schema.upgrade(document, where="runs/x") == document

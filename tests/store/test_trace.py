@@ -5,10 +5,10 @@ import json
 from collections import defaultdict
 
 import pytest
+from tests.store.samples import HOSTILE, a_finished_run, a_kernel, a_layer_time, a_step, add_steps, start
 
 from laptime.record import Phase
 from laptime.store import load, schema, write_trace
-from tests.store.samples import HOSTILE, a_finished_run, a_kernel, a_layer_time, a_step, add_steps, start
 
 
 def checked(path):
@@ -31,9 +31,7 @@ def checked(path):
 
 
 def names_of(events, what):
-    return {
-        (event["pid"], event["tid"]): event["args"]["name"] for event in events if event["name"] == what
-    }
+    return {(event["pid"], event["tid"]): event["args"]["name"] for event in events if event["name"] == what}
 
 
 def test_a_trace_has_steps_layers_and_kernels_on_named_tracks(tmp_path):
@@ -70,7 +68,11 @@ def test_by_default_the_last_twenty_instrumented_steps_are_shown(tmp_path):
     assert shown == [f"step {n}" for n in range(60, 100, 2)]
     assert sum(event.get("cat") == "layer" for event in events) == 20
     chosen = checked(write_trace(run, tmp_path / "chosen.json", steps=range(10, 13)))
-    assert [event["name"] for event in chosen if event.get("cat") == "step"] == ["step 10", "step 11", "step 12"]
+    assert [event["name"] for event in chosen if event.get("cat") == "step"] == [
+        "step 10",
+        "step 11",
+        "step 12",
+    ]
 
 
 def test_ranks_are_processes_and_streams_are_tracks(tmp_path):

@@ -107,7 +107,9 @@ class Books:
         for name, (value, version) in raw.logged.items():
             if isinstance(value, torch.Tensor):
                 if value._version != version:
-                    self._note(f"{name} was changed in place after it was logged; log a copy to have its value kept")
+                    self._note(
+                        f"{name} was changed in place after it was logged; log a copy to have its value kept"
+                    )
                     continue
                 values[name] = _read(value)
             else:
@@ -121,13 +123,13 @@ class Books:
     def kernels(self, raw: RawStep, step: Step) -> list[KernelTime]:
         """The kernels of a traced step, each with the layer that launched it."""
         units = self._instruments.units
-        pseudo = {code: (name, phase) for code, name, phase in PSEUDO}
+        pseudo: dict[int, tuple[str, str]] = {code: (name, phase) for code, name, phase in PSEUDO}
         rows = []
         for kernel in raw.trace.kernels:
             if kernel.code >= UNITS:
                 unit, backward = divmod(kernel.code - UNITS, 2)
                 layer, phase = units[unit].name, (Phase.BACKWARD if backward else Phase.FORWARD)
-            elif OPTIMIZERS <= kernel.code:
+            elif kernel.code >= OPTIMIZERS:
                 layer, phase = OTHER_UNIT, Phase.UPDATE
             else:
                 layer, phase = pseudo.get(kernel.code, (OTHER_UNIT, str(ACCOUNTS[min(kernel.code, HOST)])))
@@ -179,10 +181,13 @@ class Books:
                 total, offset = sum(weights.values()), 0.0
                 for owner, weight in weights.items():
                     name = units[owner].name if owner >= 0 else OTHER_UNIT
-                    rows.append((OPTIMIZERS + index, name, Phase.UPDATE, How.ALLOCATED, weight / total, offset))
+                    rows.append(
+                        (OPTIMIZERS + index, name, Phase.UPDATE, How.ALLOCATED, weight / total, offset)
+                    )
                     offset += weight / total
-        codes, names, phases, hows, shares, offsets = (list(column) for column in zip(*rows, strict=True)) if rows \
-            else ([], [], [], [], [], [])
+        codes, names, phases, hows, shares, offsets = (
+            (list(column) for column in zip(*rows, strict=True)) if rows else ([], [], [], [], [], [])
+        )
         return Plan(np.array(codes, dtype=np.int64), names, phases, hows, np.array(shares), np.array(offsets))
 
 
@@ -241,5 +246,3 @@ def _read(value: torch.Tensor) -> float:
     stream = _side_streams.setdefault(index, torch.cuda.Stream(index))
     with torch.cuda.stream(stream):
         return float(value)
-
-

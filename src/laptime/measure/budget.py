@@ -1,11 +1,12 @@
 """Which steps get layer marks: a random share, sized so that the recorder stays within its overhead budget.
 
-The cost is checked while it runs, from instrumented steps interleaved with bare ones. Steps are drawn at random,
-not every n-th: a period would lock onto gradient accumulation or logging and compare unlike steps.
+The cost is checked while it runs, from instrumented steps interleaved with bare ones. Steps are drawn at
+random, not every n-th: a period would lock onto gradient accumulation or logging and compare unlike steps.
 """
 
 from __future__ import annotations
 
+import math
 import random
 from collections import deque
 from dataclasses import dataclass
@@ -86,12 +87,24 @@ class Budget:
         marks, bare = self.recent(instrumented=True), self.recent(instrumented=False)
         if len(marks) >= FEWEST and len(bare) >= FEWEST:
             ratio, low, high = ratio_interval(marks, bare)
-            return Overhead(ratio=ratio, low=low, high=high, how="measured", instrumented_steps=len(marks),
-                            bare_steps=len(bare))
+            return Overhead(
+                ratio=ratio,
+                low=low,
+                high=high,
+                how="measured",
+                instrumented_steps=len(marks),
+                bare_steps=len(bare),
+            )
         if marks and self._expected is not None:
             ratio = 1.0 + self._expected / float(np.median(marks))
-            return Overhead(ratio=ratio, low=ratio, high=ratio, how="estimated", instrumented_steps=len(marks),
-                            bare_steps=len(bare))
+            return Overhead(
+                ratio=ratio,
+                low=ratio,
+                high=ratio,
+                how="estimated",
+                instrumented_steps=len(marks),
+                bare_steps=len(bare),
+            )
         return None
 
 
@@ -102,4 +115,4 @@ def _standard_error(a: np.ndarray, b: np.ndarray) -> float:
         q1, q3 = np.quantile(sample, (0.25, 0.75))
         return float((1.2533 * (q3 - q1) / 1.349) ** 2 / sample.size)
 
-    return (variance(a) + variance(b)) ** 0.5
+    return math.sqrt(variance(a) + variance(b))

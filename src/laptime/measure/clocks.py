@@ -7,6 +7,7 @@ waits for it: the events are read back once the device has passed the last of th
 
 from __future__ import annotations
 
+import itertools
 import threading
 import time
 from collections.abc import Sequence
@@ -66,7 +67,7 @@ class HostClock:
 
     def seconds(self, stamps: Sequence[Stamp]) -> NDArray[np.float64]:
         times = np.array(stamps, dtype=np.int64)
-        return (times - times[0]) * 1e-9
+        return np.asarray((times - times[0]) * 1e-9, dtype=np.float64)
 
     def recycle(self, stamps: Sequence[Stamp]) -> None:
         pass
@@ -118,9 +119,9 @@ class CudaClock:
         stamp.synchronize()
 
     def seconds(self, stamps: Sequence[Stamp]) -> NDArray[np.float64]:
-        # Each pair of neighbours, then a running sum: float32 milliseconds lose microseconds over a long step.
+        # Each pair of neighbours, then a running sum: float32 milliseconds lose microseconds in a long one.
         elapsed = torch._C._CudaEventBase.elapsed_time
-        steps = [elapsed(a, b) for a, b in zip(stamps, stamps[1:], strict=False)]
+        steps = [elapsed(a, b) for a, b in itertools.pairwise(stamps)]
         return np.concatenate(([0.0], np.cumsum(np.array(steps, dtype=np.float64)) * 1e-3))
 
     def recycle(self, stamps: Sequence[Stamp]) -> None:

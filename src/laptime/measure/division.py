@@ -39,7 +39,10 @@ class Unit:
 
 def is_compiled(module: nn.Module) -> bool:
     """Whether calling this module enters a region that torch.compile owns: hooks inside it never fire."""
-    return hasattr(module, "_torchdynamo_orig_callable") or getattr(module, "_compiled_call_impl", None) is not None
+    return (
+        hasattr(module, "_torchdynamo_orig_callable")
+        or getattr(module, "_compiled_call_impl", None) is not None
+    )
 
 
 def walk(module: nn.Module, path: str = "") -> Iterator[tuple[str, nn.Module, str | None]]:
@@ -53,7 +56,9 @@ def walk(module: nn.Module, path: str = "") -> Iterator[tuple[str, nn.Module, st
         seen.add(id(current))
         yield here, current, parent
         if not is_compiled(current):
-            children = [(f"{here}.{name}" if here else name, child, here) for name, child in current.named_children()]
+            children = [
+                (f"{here}.{name}" if here else name, child, here) for name, child in current.named_children()
+            ]
             stack.extend(reversed(children))
 
 
@@ -76,7 +81,9 @@ def _never_called(module: nn.Module) -> bool:
 class Division:
     """One network's units, in the order of the module tree; layers once resolved."""
 
-    def __init__(self, root: nn.Module, *, granularity: Granularity, network: int, prefix: str, first: int) -> None:
+    def __init__(
+        self, root: nn.Module, *, granularity: Granularity, network: int, prefix: str, first: int
+    ) -> None:
         self.root = root
         self.units: list[Unit] = []
         self.calls: list[Unit] = []  # in the order of a discovering forward pass

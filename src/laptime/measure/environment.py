@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 import os
 import platform
 import sys
@@ -30,10 +31,8 @@ VARIABLES = (
 
 def environment(device: torch.device | None = None) -> dict[str, Any]:
     """Software, hardware and settings, as plain values."""
-    from laptime import __version__
-
     return {
-        "laptime": __version__,
+        "laptime": version(),
         "python": platform.python_version(),
         "torch": str(torch.__version__),
         "platform": platform.platform(),
@@ -47,6 +46,14 @@ def environment(device: torch.device | None = None) -> dict[str, Any]:
         "deterministic": torch.are_deterministic_algorithms_enabled(),
         "variables": {name: os.environ[name] for name in VARIABLES if name in os.environ},
     }
+
+
+def version() -> str:
+    """laptime's own version; run from a bare source tree there is none."""
+    try:
+        return importlib.metadata.version("laptime")
+    except importlib.metadata.PackageNotFoundError:
+        return "source"
 
 
 def cpu_name() -> str:

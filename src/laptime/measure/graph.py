@@ -1,11 +1,11 @@
 """Who owns a node of the autograd graph: told by sequence numbers, exact for every topology.
 
 Each node takes the next sequence number of the thread that creates it. If layer i was entered at number s(i),
-its nodes, functional operations included, have the numbers from s(i) up to s(i+1). The engine always runs the
-ready node with the highest number, and a node's consumers all have higher numbers than itself, so nodes run in
-descending order and a layer's nodes are contiguous in the backward pass. One prehook on the highest node of
-each layer is therefore the exact boundary. `AccumulateGrad` runs at once, inside the interval of the layer
-whose node produced the gradient.
+its nodes, functional operations included, have the numbers from s(i) up to s(i+1). The engine always runs
+the ready node with the highest number, and a node's consumers all have higher numbers than itself, so nodes
+run in descending order and a layer's nodes are contiguous in the backward pass. One prehook on the highest
+node of each layer is therefore the exact boundary. `AccumulateGrad` runs at once, inside the interval of the
+layer whose node produced the gradient.
 """
 
 from __future__ import annotations

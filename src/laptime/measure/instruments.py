@@ -49,7 +49,9 @@ class Network:
     root: nn.Module
     division: Division
     undo: list[Callable[[], None]] = field(default_factory=list)
-    discovery: list[Callable[[], None]] = field(default_factory=list)  # non-empty while layers are being found
+    discovery: list[Callable[[], None]] = field(
+        default_factory=list
+    )  # non-empty while layers are being found
     forwards: int = 0
 
 
@@ -87,6 +89,7 @@ class Instruments:
         self.backward_depth = 0
         self.forward_end = (0, -1)  # (mark, sequence number) where the last forward pass ended
         self.on_unknown_optimizer: Callable[[Optimizer], None] | None = None
+        self.on_update: Callable[[Optimizer], None] | None = None
         self.on_network_resolved: Callable[[], None] | None = None
         self._layer_undo: list[Callable[[], None]] = []
         self._optimizer_depth = 0
@@ -98,7 +101,11 @@ class Instruments:
     def add_network(self, name: str, root: nn.Module, *, prefix: str) -> Network:
         """Watch a network. Its layers are decided after its first forward pass."""
         division = Division(
-            root, granularity=self.granularity, network=len(self.networks), prefix=prefix, first=len(self.units)
+            root,
+            granularity=self.granularity,
+            network=len(self.networks),
+            prefix=prefix,
+            first=len(self.units),
         )
         network = Network(name, root, division)
         known = {id(unit.module) for unit in self.units}
@@ -111,13 +118,25 @@ class Instruments:
         network.discovery.append(lambda: None)
         return network
 
+    def rename(self, prefix: str) -> None:
+        """Put a network's name before the layers of the only network so far: a second one has joined it."""
+        for unit in self.units:
+            if not unit.name.startswith(prefix):
+                unit.name = prefix + unit.name
+        self.version += 1
+
     def is_layer(self) -> NDArray[np.bool_]:
         """Whether each unit is a layer."""
         return np.array([unit.is_layer for unit in self.units], dtype=bool)
 
     def layers(self) -> list[Layer]:
         """The layers of all networks, in the order of their first calls."""
-        return [layer for network in self.networks if network.division.resolved for layer in network.division.describe()]
+        return [
+            layer
+            for network in self.networks
+            if network.division.resolved
+            for layer in network.division.describe()
+        ]
 
     def _entering(self, unit: Unit, discovery: Division | None = None) -> Callable[[], None]:
         forward, backward = forward_code(unit.index), backward_code(unit.index)
@@ -145,7 +164,9 @@ class Instruments:
         elif not self.armed:
             self.timeline.mark(FORWARD)
             return
-        if unit.candidate or unit.is_layer:  # the network is a layer itself: compiled, or a parameter is its own
+        if (
+            unit.candidate or unit.is_layer
+        ):  # the network is a layer itself: compiled, or a parameter is its own
             self.timeline.mark(forward_code(unit.index))
             self.entries.enter(backward_code(unit.index))
         else:
@@ -302,10 +323,14 @@ class Instruments:
             self.timeline.mark(HOST)
             self.updates[index] += 1
             self.seen.update = True
+            if self.on_update is not None:
+                self.on_update(optimizer)
 
     def update_weights(self, index: int) -> dict[int, float]:
         """Bytes that an optimizer updates, by layer: the share by which its time is split."""
-        mine = {id(p) for group in self.optimizers[index].param_groups for p in group["params"] if p.requires_grad}
+        mine = {
+            id(p) for group in self.optimizers[index].param_groups for p in group["params"] if p.requires_grad
+        }
         weights: dict[int, float] = {}
         for network in self.networks:
             if network.division.resolved:

@@ -148,7 +148,11 @@ def read_trace(events: Iterable[dict[str, Any]], number: int, owners: list[int])
 
     def owner(ts: float) -> int | None:
         position = bisect_right(times, ts) - 1
-        return codes[marks[position][1]] if position >= 0 and ts < end and marks[position][1] < len(codes) else None
+        return (
+            codes[marks[position][1]]
+            if position >= 0 and ts < end and marks[position][1] < len(codes)
+            else None
+        )
 
     on_device = _device_kernels(spans, owner, times[0], trace)
     trace.kernels = on_device or _operators(spans, owner, times[0])
@@ -201,7 +205,9 @@ def _device_kernels(
     return found
 
 
-def _operators(spans: list[dict[str, Any]], owner: Callable[[float], int | None], origin: float) -> list[TracedKernel]:
+def _operators(
+    spans: list[dict[str, Any]], owner: Callable[[float], int | None], origin: float
+) -> list[TracedKernel]:
     """Operators on the CPU with the time they spent themselves, not in operators they called."""
     threads: dict[Any, list[dict[str, Any]]] = defaultdict(list)
     for event in spans:
@@ -233,7 +239,7 @@ def _own_times(events: list[dict[str, Any]]) -> list[tuple[dict[str, Any], float
 def _memory(
     events: Iterable[dict[str, Any]], owner: Callable[[float], int | None], trace: StepTrace, *, cuda: bool
 ) -> None:
-    """Highest allocation while each owner ran, and what it left allocated, from the allocator's own events."""
+    """Highest allocation while each owner ran, and what it left allocated, as the allocator told it."""
     for event in events:
         if event.get("name") != "[memory]":
             continue

@@ -26,18 +26,18 @@ class Watcher(Protocol):
 
     def watch_backward(self, call: Callable[[], Any], outputs: Any, *, accumulates: bool) -> Any: ...
     def watch_loss(self, call: Callable[[], Any], *, begins: bool) -> Any: ...
-    def watch_data(self, call: Callable[[], Any], *, draws: bool) -> Any: ...
+    def watch_data(self, call: Callable[[], Any], source: Any, *, draws: bool) -> Any: ...
     def watch_copy(self, call: Callable[[], Any]) -> Any: ...
 
 
 # Functional losses, by the names torch.nn.functional gives them.
-LOSSES = tuple(
-    sorted(
-        name
-        for name in dir(functional)
-        if callable(getattr(functional, name)) and not name.startswith("_") and name.endswith("_loss")
-    )
-) + ("binary_cross_entropy", "binary_cross_entropy_with_logits", "cross_entropy", "kl_div")
+LOSSES = (
+    *sorted(name for name in dir(functional) if name.endswith("_loss") and not name.startswith("_")),
+    "binary_cross_entropy",
+    "binary_cross_entropy_with_logits",
+    "cross_entropy",
+    "kl_div",
+)
 
 
 class Patches:
@@ -140,7 +140,7 @@ def _data(original: Any, *, draws: bool) -> Any:
     def data(loader: Any) -> Any:
         if _active is None:
             return original(loader)
-        return _active.watch_data(lambda: original(loader), draws=draws)
+        return _active.watch_data(lambda: original(loader), loader, draws=draws)
 
     return data
 

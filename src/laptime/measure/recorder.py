@@ -87,6 +87,7 @@ class Recorder:
         self._wanted_kernels = sorted(set(kernels))
         self._config = {"every_step": every_step, "budget": budget, "layers": layers, **(config or {})}
         self._rank, self._attempt, self._flush_s = rank, attempt, flush_s
+        self.before_draw: Callable[[Any], None] | None = None  # set by `laptime run`, whose steps start there
         self.facts = Facts()
         self._active = False
         self._status: str | None = None
@@ -96,7 +97,9 @@ class Recorder:
     def start(self) -> Recorder:
         """Attach to the networks and open the first step."""
         if patches.active() is not None:
-            raise AlreadyRecording("a recording is active in this process already; end it before starting another")
+            raise AlreadyRecording(
+                "a recording is active in this process already; end it before starting another"
+            )
         if self._status is not None:
             raise RecordingError("this recording has ended; call laptime.record again for a new one")
         device = _device(self._given.values())
@@ -111,7 +114,7 @@ class Recorder:
         self.instruments = Instruments(self.timeline, self._granularity)
         try:
             for name, network in self._given.items():
-                self.instruments.add_network(name, network, prefix=f"{name}." if len(self._given) > 1 else "")
+                self.add_network(name, network)
         except BaseException:
             self.instruments.detach()
             self._writer.close("failed", {})
@@ -192,9 +195,32 @@ class Recorder:
         assert self._clock is not None
         return self._clock
 
+    def add_network(self, name: str, network: nn.Module) -> None:
+        """Watch one more network. With several, a layer's name begins with its network's."""
+        several = len(self._given) > 1 or bool(self.instruments.networks)
+        if several and len(self.instruments.networks) == 1:
+            self.instruments.rename(f"{self.instruments.networks[0].name}.")
+        self.instruments.add_network(name, network, prefix=f"{name}." if several else "")
+
+    @property
+    def step_number(self) -> int:
+        """The number of the running step."""
+        return self._step
+
+    @property
+    def seen(self) -> Seen:
+        """What has happened in the running step so far."""
+        return self.instruments.seen
+
     # -- steps ---------------------------------------------------------------------------------------------
 
-    def steps(self, loader: Iterable[Any], *, stage: Stage | str | None = None, epoch: int | None = None) -> Iterator[Any]:
+    def open(self) -> None:
+        """Open the first step here, for loops that are cut by `lap` alone."""
+        self._open(HOST)
+
+    def steps(
+        self, loader: Iterable[Any], *, stage: Stage | str | None = None, epoch: int | None = None
+    ) -> Iterator[Any]:
         """Each batch of the loader, a step apiece, from the end of the previous step to its own end."""
         self._require_active()
         wanted = Stage(stage) if stage is not None else None
@@ -226,7 +252,9 @@ class Recorder:
                     self.lap(then=DATA_WAIT if finished else HOST)
 
     @contextmanager
-    def step(self, batch: Any = None, *, stage: Stage | str | None = None, epoch: int | None = None) -> Iterator[None]:
+    def step(
+        self, batch: Any = None, *, stage: Stage | str | None = None, epoch: int | None = None
+    ) -> Iterator[None]:
         """One step around any code. Time since the previous step belongs to it: waiting for data, mostly."""
         self._require_active()
         self._open(HOST)
@@ -245,7 +273,9 @@ class Recorder:
                 raise RecordingError(f"log() keeps {', '.join(LOGGED)}; {name!r} is not one of them")
             if isinstance(value, torch.Tensor):
                 if value.numel() != 1:
-                    raise RecordingError(f"log({name}=…) takes one number, not a tensor of shape {tuple(value.shape)}")
+                    raise RecordingError(
+                        f"log({name}=…) takes one number, not a tensor of shape {tuple(value.shape)}"
+                    )
                 value = value.detach()
                 if value.device.type == "cpu":
                     value = float(value)
@@ -258,7 +288,9 @@ class Recorder:
         """Charge the enclosed code to an account by hand, for what laptime cannot see by itself."""
         code = CODE.get(Account(name)) if name in set(Account) else None
         if code is None:
-            raise RecordingError(f"no account is called {name!r}; one of {', '.join(a.value for a in Account)}")
+            raise RecordingError(
+                f"no account is called {name!r}; one of {', '.join(a.value for a in Account)}"
+            )
         if not self._active:
             yield
             return
@@ -271,7 +303,9 @@ class Recorder:
 
     def _require_active(self) -> None:
         if not self._active:
-            raise RecordingError("the recording is not running; use it as `with laptime.record(…) as recording:`")
+            raise RecordingError(
+                "the recording is not running; use it as `with laptime.record(…) as recording:`"
+            )
 
     def _open(self, code: int) -> None:
         """Open the first step of the run."""
@@ -284,7 +318,14 @@ class Recorder:
             self.timeline.mark(code)
             self._began_steps = self._last_lap = time.perf_counter()
 
-    def lap(self, *, stage: Stage | str | None = None, samples: int | None = None, then: int = HOST) -> None:
+    def lap(
+        self,
+        *,
+        stage: Stage | str | None = None,
+        samples: int | None = None,
+        epoch: int | None = None,
+        then: int = HOST,
+    ) -> None:
         """Close the running step and open the next, whose time goes to `then` first."""
         self._require_active()
         if not self._opened:
@@ -307,7 +348,7 @@ class Recorder:
                 "stage": decided,
                 "attempt": self._attempt,
                 "rank": self._rank,
-                "epoch": max(0, self._epoch),
+                "epoch": max(0, self._epoch) if epoch is None else epoch,
                 "optimizer_step": max(self.instruments.updates, default=0),
                 "samples": samples if samples is not None else self._samples,
             },
@@ -375,7 +416,7 @@ class Recorder:
         return self.instruments.run_backward(call, outputs, accumulates=accumulates)
 
     def watch_loss(self, call: Callable[[], Any], *, begins: bool) -> Any:
-        """A loss function. `begins` says that it is a criterion module: its start is the start of the loss."""
+        """A loss function. `begins`: it is a criterion module, so its start is the start of the loss."""
         instruments = self.instruments
         if self._elsewhere() or self._in_loss or instruments.backward_depth:
             return call()
@@ -396,10 +437,12 @@ class Recorder:
             if inside and earlier >= UNITS:
                 instruments.entries.enter(earlier + 1)  # forward codes are even, their backward codes follow
 
-    def watch_data(self, call: Callable[[], Any], *, draws: bool) -> Any:
+    def watch_data(self, call: Callable[[], Any], source: Any, *, draws: bool) -> Any:
         """A loader starts its workers, or is asked for a batch."""
         if self._elsewhere() or self._inside() or self.timeline.owner & ~RETURN == DATA_WAIT:
             return call()
+        if draws and self.before_draw is not None:
+            self.before_draw(source)
         self.timeline.mark(DATA_WAIT)
         try:
             result = call()
@@ -495,7 +538,9 @@ def _listed(optimizers: Optimizers) -> list[Optimizer]:
     found = [optimizers] if isinstance(optimizers, Optimizer) else list(optimizers)
     for optimizer in found:
         if not isinstance(optimizer, Optimizer):
-            raise RecordingError(f"{type(optimizer).__name__} is not a torch optimizer; pass the optimizer you step")
+            raise RecordingError(
+                f"{type(optimizer).__name__} is not a torch optimizer; pass the optimizer you step"
+            )
     return found
 
 

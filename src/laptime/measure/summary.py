@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import statistics
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
@@ -10,21 +12,11 @@ from laptime.measure.books import LayerBlock
 from laptime.measure.budget import Budget
 from laptime.measure.instruments import Seen
 from laptime.measure.timeline import RawStep
-from laptime.record import Layer, Phase, Stage, Step, ratio_interval
+from laptime.record import Layer, Phase, Stage, Statistics, Step, ratio_interval
 from laptime.record.layers import OTHER_UNIT
-from laptime.store import Run, query
+from laptime.store import Run
 
 FEWEST = 5
-
-TIERS = """
-    SELECT median(seconds) FILTER (busy_s IS NULL) AS marked_s,
-           median(seconds) FILTER (busy_s IS NOT NULL) AS traced_s,
-           median(busy_s) AS busy_s
-    FROM layers WHERE stage = 'train' AND step > 0
-    GROUP BY layer, phase
-    HAVING count(*) FILTER (busy_s IS NULL) > 0 AND count(busy_s) > 0
-"""
-
 
 @dataclass(slots=True)
 class Facts:
@@ -72,7 +64,9 @@ class Facts:
         if block is not None:
             self.instrumented += 1
             other = sum(
-                seconds for name, seconds in zip(block.plan.names, block.seconds, strict=True) if name == OTHER_UNIT
+                seconds
+                for name, seconds in zip(block.plan.names, block.seconds, strict=True)
+                if name == OTHER_UNIT
             )
             total = float(block.seconds.sum())
             self.compute_s += total
@@ -93,7 +87,9 @@ class Facts:
     def _memory(self, block: LayerBlock | None, raw: RawStep) -> None:
         if block is None:
             return
-        for code, name, phase in zip(block.plan.codes.tolist(), block.plan.names, block.plan.phases, strict=True):
+        for code, name, phase in zip(
+            block.plan.codes.tolist(), block.plan.names, block.plan.phases, strict=True
+        ):
             if phase == Phase.FORWARD and code in raw.trace.kept_bytes:
                 self.activation_bytes[name] = max(0, raw.trace.kept_bytes[code])
             if code in raw.trace.peak_bytes:
@@ -127,7 +123,7 @@ def summarize_run(facts: Facts, budget: Budget, run: Run) -> dict[str, Any]:
         "overhead": asdict(overhead) if overhead else None,
         "budget": {"budget": budget.budget, "share": budget.share, "every_step": budget.every_step},
         "kernels": _kernels(facts, run),
-        "notes": notes(facts),
+        "notes": notes(facts) + _compiled(run),
     }
 
 
@@ -142,25 +138,59 @@ def _kernels(facts: Facts, run: Run) -> dict[str, Any] | None:
         "steps": facts.traced,
         "dropped": facts.dropped_traces,
         "detach": detach,
-        "reconciliation": reconcile(run),
+        "reconciliation": reconcile(run, facts.traced),
     }
 
 
-def reconcile(run: Run) -> dict[str, Any] | None:
+def reconcile(run: Run, traced: Sequence[int]) -> dict[str, Any] | None:
     """How far the layer tier and the kernel tier are apart, weighted by time.
 
-    `spans`: layer seconds of marked steps against the same spans while traced (what the tracer perturbs).
-    `busy`: layer seconds against the kernels' own time (what is idle inside the spans).
+    `spans_apart`: layer seconds of marked steps against the same spans while traced (what tracing perturbs).
+    `busy_apart`: layer seconds against the kernels' own time (what is idle inside the spans).
     """
-    pairs = query(TIERS, [run.path]).table.to_pylist()
-    total = sum(pair["marked_s"] for pair in pairs)
+    spans, busy = _traced_medians(run, traced)
+    layers = run.layers()
+    if layers.traced or not spans:
+        return None
+    marked: dict[tuple[str, str], float] = {}
+    for layer in layers:
+        for phase in Phase:
+            times: Statistics | None = getattr(layer, phase)
+            if times is not None and (layer.layer, phase.value) in spans:
+                marked[layer.layer, phase.value] = times.median
+    total = sum(marked.values())
     if not total:
         return None
     return {
-        "spans_apart": sum(abs(pair["marked_s"] - pair["traced_s"]) for pair in pairs) / total,
-        "busy_apart": sum(abs(pair["marked_s"] - pair["busy_s"]) for pair in pairs) / total,
-        "busy_share": sum(pair["busy_s"] for pair in pairs) / total,
+        "spans_apart": sum(abs(seconds - spans[key]) for key, seconds in marked.items()) / total,
+        "busy_apart": sum(abs(seconds - busy[key]) for key, seconds in marked.items()) / total,
+        "busy_share": sum(busy[key] for key in marked) / total,
     }
+
+
+Medians = dict[tuple[str, str], float]
+
+
+def _traced_medians(run: Run, traced: Sequence[int]) -> tuple[Medians, Medians]:
+    spans: dict[tuple[str, str], list[float]] = {}
+    busy: dict[tuple[str, str], list[float]] = {}
+    for step in traced:
+        columns = ["step", "layer", "phase", "seconds", "busy_s"]
+        for row in run.stored("layers").read(columns, steps=range(step, step + 1)).to_pylist():
+            if row["step"] == step and row["busy_s"] is not None:
+                spans.setdefault((row["layer"], row["phase"]), []).append(row["seconds"])
+                busy.setdefault((row["layer"], row["phase"]), []).append(row["busy_s"])
+    return (
+        {key: statistics.median(values) for key, values in spans.items()},
+        {key: statistics.median(values) for key, values in busy.items()},
+    )
+
+
+def _compiled(run: Run) -> list[str]:
+    names = [layer.name for layer in run.network if layer.compiled]
+    if not names:
+        return []
+    return [f"compiled by torch.compile, so charged as one unit each: {', '.join(names)}"]
 
 
 def notes(facts: Facts) -> list[str]:
@@ -171,8 +201,8 @@ def notes(facts: Facts) -> list[str]:
         found.append(f"{facts.without_backward} of {trained} training steps had no backward pass")
     if facts.without_forward:
         found.append(
-            f"{facts.without_forward} of {trained} training steps ran backward without a call of the recorded network: "
-            "pass the module that the loop calls (the compiled or wrapped one)"
+            f"{facts.without_forward} of {trained} training steps ran backward without calling the recorded "
+            "network: pass the module that the loop calls (the compiled or wrapped one)"
         )
     if trained and not facts.optimizer_steps:
         found.append("no recorded optimizer made a step: pass it to record() to have updates charged")

@@ -139,12 +139,16 @@ def settle(times: NDArray[np.float64], owners: Sequence[int], is_layer: NDArray[
         times = np.concatenate((times[:-1][keep], times[-1:]))
     _resolve_input(owner)
     spans = np.diff(times)
-    seconds = np.bincount(owner, weights=spans, minlength=codes)
+    seconds = _sums(owner, spans, codes)
     calls = np.bincount(owner[~returned], minlength=codes)
     starts = np.zeros(codes)
     starts[owner[::-1]] = times[:-1][::-1]  # the first start of each owner is written last
-    accounts = np.bincount(account_of(codes)[owner], weights=spans, minlength=len(ACCOUNTS))
+    accounts = _sums(account_of(codes)[owner], spans, len(ACCOUNTS))
     return Settled(float(times[-1] - times[0]), accounts, seconds, starts, calls)
+
+
+def _sums(keys: NDArray[np.int64], values: NDArray[np.float64], count: int) -> NDArray[np.float64]:
+    return np.asarray(np.bincount(keys, weights=values, minlength=count), dtype=np.float64)
 
 
 def _resolve_input(owner: NDArray[np.int64]) -> None:

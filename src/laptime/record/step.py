@@ -59,7 +59,7 @@ class Step:
         total = sum(value for value in seconds.values() if value is not None)
         if abs(total - self.wall_s) > tolerance:
             raise UnbalancedStep(
-                f"step {self.step}: the accounts add up to {total:.9f} s, the wall time is {self.wall_s:.9f} s"
+                f"step {self.step}: the accounts add up to {total:.9f} s, the wall is {self.wall_s:.9f} s"
             )
 
     def accounts(self) -> dict[Account, float | None]:

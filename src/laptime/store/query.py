@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from laptime.errors import QueryError, RunError
-from laptime.store.files import one_line
+from laptime.store.files import one_line, text_of
 from laptime.store.run import RUN_FILE, Run, load
 from laptime.store.schema import TABLES, TableSchema
 
@@ -41,7 +41,8 @@ def query(sql: str, runs: Path | str | Sequence[Path | str]) -> Answer:
     import duckdb  # 0.2 s, and only a query needs it
 
     paths = find_runs(Path(runs)) if isinstance(runs, (str, Path)) else [Path(run) for run in runs]
-    wrong_sql = (duckdb.ProgrammingError, duckdb.ConversionException, duckdb.OutOfRangeException)
+    # Not InvalidInputException: that is what a page that does not decompress raises.
+    wrong_sql = (duckdb.ParserException, duckdb.BinderException, duckdb.CatalogException, duckdb.DataError)
     damaged: dict[Path, str] = {}
     retries = _RETRIES
     while True:
@@ -123,7 +124,7 @@ def _create_views(connection: DuckDBPyConnection, runs: Sequence[Run]) -> None:
     rows = [
         (
             run.id,
-            one_line(run.path),
+            text_of(run.path),
             run.status,
             run.created.isoformat(),
             *(json.dumps(part) for part in (run.config, run.environment, run.summary)),

@@ -78,9 +78,7 @@ def _quarters(run: Run) -> list[dict[str, Any]]:
     Of the lowest rank, since ranks run side by side. A validation step counts once the training step before
     it does; what follows the last training step counts at 100 %. Missing is what no account explains.
     """
-    columns = Columns(
-        run.stored("steps"), ("stage", "attempt", "rank", "start_s", "wall_s", "samples", "unexplained_s")
-    )
+    columns = Columns(run.stored("steps"), ("stage", "attempt", "rank", "start_s", "wall_s", "unexplained_s"))
     if columns.rows:
         columns.only(columns["rank"] == columns["rank"].min())
     order = np.lexsort((columns["start_s"], columns["attempt"]))

@@ -17,7 +17,7 @@ from laptime.record import Layer
 from laptime.store import heartbeat, tables
 from laptime.store.files import first_line, one_line, plain, write_json
 from laptime.store.parts import PartWriter, live
-from laptime.store.run import NETWORK_FILE, RUN_FILE, STATUSES, Run
+from laptime.store.run import NETWORK_FILE, RUN_FILE, STATUSES, Run, read_document
 from laptime.store.schema import SCHEMA_VERSION, TABLES
 
 BUFFERED_ROWS = 500_000  # per table, some 65 MB of layer rows: what a full disk may cost in memory
@@ -84,8 +84,8 @@ class RunWriter:
 
     @property
     def id(self) -> str:
-        """The run's name: sorts by time, and no two runs share one."""
-        return str(self._document["id"])
+        """The run's name: sorts by time, and no two runs share one. Rank 0 chooses it."""
+        return str(self._document["id"] if self.rank == 0 else read_document(self.path)["id"])
 
     @property
     def closed(self) -> bool:
@@ -144,7 +144,10 @@ class RunWriter:
                 self._document[key] = self._document[key] | value
 
     def close(self, status: str = "finished", summary: Mapping[str, Any] | None = None) -> None:
-        """Flush, merge the parts into one per table, write the CSV files. A second call does nothing."""
+        """Flush, merge the parts into one per table, write the CSV files.
+
+        A second call does nothing, unless the disk was full at the first: then it tries again.
+        """
         if status not in STATUSES or status == "running":
             raise ValueError(f"a run closes as {', '.join(STATUSES[1:])}, not {status!r}")
         with self._disk:
@@ -158,7 +161,7 @@ class RunWriter:
             if self.rank == 0:
                 self._write_csv()
                 self.problem = self._write_document() or self.problem
-            self._closed = True
+            self._closed = self.problem is None
 
     def _write(self, name: str) -> str | None:
         """Write one table's buffered rows. What went wrong, or None."""

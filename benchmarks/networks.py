@@ -1,0 +1,147 @@
+"""The configurations of the table: fp32 with PyTorch's defaults, SGD with momentum, data already on the device."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+from torch.optim import Optimizer
+
+from laptime.train.networks import build, default_input, num_classes
+
+Batch = tuple[torch.Tensor, ...]
+Bound = Literal["device", "launch"]
+
+TARGETS: dict[Bound, float] = {"device": 0.01, "launch": 0.05}  # issue 2: slow-down, layers on every step
+BUDGET_TARGET = 0.02
+GPT2_TOKENS = 50257
+# Small, so that a thousand steps on one batch leave the weights, and with them the arithmetic, as they were.
+LEARNING_RATE = 1e-4
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Configuration:
+    """One row of the table."""
+
+    name: str
+    network: str
+    label: str
+    batch: int
+    bound: Bound  # "launch" also stands for a step of a few milliseconds on the CPU
+    tokens: int = 0
+    weight: float = 1.0  # of the time given to each configuration: longer steps need more of it
+
+    @property
+    def target(self) -> float:
+        """The most that layer marks on every step may slow a step down."""
+        return TARGETS[self.bound]
+
+
+@dataclass(frozen=True, slots=True)
+class Workload:
+    """A network, its optimizer, a batch, and the statements of one training step."""
+
+    network: nn.Module
+    optimizer: Optimizer
+    batch: Batch
+    device: torch.device
+    step: Callable[[Batch], None]
+
+    def synchronize(self) -> None:
+        """Wait for the device; on the CPU nothing is outstanding."""
+        if self.device.type == "cuda":
+            torch.cuda.synchronize(self.device)
+
+
+CPU = (
+    Configuration(name="alexnet-b64", network="alexnet", label="AlexNet b64", batch=64, bound="device"),
+    Configuration(name="vgg11-b12", network="vgg11", label="VGG-11 b12", batch=12, bound="device", weight=1.7),
+    Configuration(
+        name="resnet50-b16", network="resnet50", label="ResNet-50 b16", batch=16, bound="device", weight=1.3
+    ),
+    Configuration(
+        name="gpt2-b1", network="gpt2", label="GPT-2 small b1×128", batch=1, tokens=128, bound="device", weight=0.6
+    ),
+    Configuration(
+        name="zener4-b32", network="zener4", label="Zener four-layer b32", batch=32, bound="launch", weight=0.4
+    ),
+)
+
+CUDA = (
+    Configuration(name="alexnet-b128", network="alexnet", label="AlexNet b128", batch=128, bound="device"),
+    Configuration(name="vgg11-b12", network="vgg11", label="VGG-11 b12", batch=12, bound="device"),
+    Configuration(name="vgg11-b64", network="vgg11", label="VGG-11 b64", batch=64, bound="device"),
+    Configuration(name="resnet50-b128", network="resnet50", label="ResNet-50 b128", batch=128, bound="device"),
+    Configuration(name="gpt2-b8", network="gpt2", label="GPT-2 small b8×512", batch=8, tokens=512, bound="device"),
+    Configuration(name="alexnet-b16", network="alexnet", label="AlexNet b16", batch=16, bound="launch"),
+    Configuration(name="alexnet-b64", network="alexnet", label="AlexNet b64", batch=64, bound="launch"),
+    Configuration(name="resnet50-b32", network="resnet50", label="ResNet-50 b32", batch=32, bound="launch"),
+    Configuration(name="googlenet-b64", network="googlenet", label="GoogLeNet b64", batch=64, bound="launch"),
+)
+
+
+def configurations(device: str) -> tuple[Configuration, ...]:
+    """The rows measured on this kind of device."""
+    return CUDA if device.startswith("cuda") else CPU
+
+
+def configuration(name: str, device: str) -> Configuration:
+    """The row of this name."""
+    known = {one.name: one for one in configurations(device)}
+    if name not in known:
+        raise SystemExit(f"no configuration is called {name!r} on {device}; one of {', '.join(known)}")
+    return known[name]
+
+
+def workload(one: Configuration, device: str) -> Workload:
+    """Network, optimizer and batch on the device, with fresh random weights and data."""
+    torch.manual_seed(0)
+    place = torch.device(device)
+    make = _language if one.network == "gpt2" else _images
+    network, batch, loss = make(one, place)
+    optimizer = torch.optim.SGD(network.parameters(), lr=LEARNING_RATE, momentum=0.9)
+
+    def step(batch: Batch) -> None:
+        loss(batch).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+    return Workload(network, optimizer, batch, place, step)
+
+
+Loss = Callable[[Batch], torch.Tensor]
+
+
+def _images(one: Configuration, device: torch.device) -> tuple[nn.Module, Batch, Loss]:
+    network = build(one.network).to(device)
+    images = torch.randn(one.batch, *default_input(one.network), device=device)
+    labels = torch.randint(num_classes(one.network), (one.batch,), device=device)
+
+    def loss(batch: Batch) -> torch.Tensor:
+        output = network(batch[0])
+        if isinstance(output, torch.Tensor):
+            return F.cross_entropy(output, batch[1])
+        # GoogLeNet's auxiliary heads count 0.3 each (Szegedy et al., "Going deeper with convolutions").
+        logits, *auxiliary = (F.cross_entropy(each, batch[1]) for each in output)
+        return logits + 0.3 * (auxiliary[0] + auxiliary[1])
+
+    return network, (images, labels), loss
+
+
+def _language(one: Configuration, device: torch.device) -> tuple[nn.Module, Batch, Loss]:
+    from transformers import GPT2Config, GPT2LMHeadModel
+
+    settings: dict[str, Any] = {"use_cache": False, "loss_type": "ForCausalLM"}
+    network = GPT2LMHeadModel(GPT2Config(**settings)).to(device)
+    network.train()
+    ids = torch.randint(GPT2_TOKENS, (one.batch, one.tokens), device=device)
+
+    def loss(batch: Batch) -> torch.Tensor:
+        found: torch.Tensor = network(input_ids=batch[0], labels=batch[0]).loss
+        return found
+
+    return network, (ids,), loss

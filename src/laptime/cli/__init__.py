@@ -1,0 +1,55 @@
+"""`laptime`: one file per verb. Nothing heavy is imported before a verb needs it."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from laptime import __version__
+from laptime.cli.demo import demo
+from laptime.cli.doctor import doctor
+from laptime.cli.export import export
+from laptime.cli.outcome import Commands, forgive_encoding
+from laptime.cli.profile import profile
+from laptime.cli.query import query
+from laptime.cli.run import run
+from laptime.cli.show import show
+
+app = typer.Typer(
+    name="laptime",
+    cls=Commands,
+    help="Where every millisecond of a neural-network training step goes.",
+    epilog="Start with `laptime demo`. Every verb takes --help and --json.",
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode=None,  # help in plain text: `rich` alone would take longer to import than all the rest
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+)
+
+for _verb in (demo, profile, show, export, query, doctor):
+    app.command()(_verb)
+# Everything after the script belongs to the script, dashes and all.
+app.command(context_settings={"allow_interspersed_args": False})(run)
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        print(f"laptime {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    version: Annotated[
+        bool, typer.Option("--version", help="Print the version.", callback=_print_version, is_eager=True)
+    ] = False,
+) -> None:
+    """Options of `laptime` itself."""
+
+
+def main() -> None:
+    """The entry point."""
+    forgive_encoding()
+    app()

@@ -1,0 +1,71 @@
+"""How a command ends: 0, 1 with one clear line, or 2 for wrong usage. The only place that catches our errors."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from typing import Any, NoReturn
+
+import typer
+from typer.core import TyperGroup
+
+from laptime.errors import LaptimeError
+
+
+class Commands(TyperGroup):
+    """The verbs. What goes wrong in any of them is told in one line on standard error."""
+
+    def invoke(self, ctx: Any) -> Any:
+        """Run the verb that was asked for."""
+        try:
+            result = super().invoke(ctx)
+            if sys.stdout is not None:
+                sys.stdout.flush()  # a pipe that broke shows here rather than when Python exits
+            return result
+        except LaptimeError as error:
+            fail(str(error))
+        except ModuleNotFoundError as error:
+            if error.name != "torch":
+                raise
+            fail("torch is not installed; pip install torch (show, export and query work without it)")
+        except BrokenPipeError:
+            _forget_stdout()
+            raise typer.Exit(0) from None  # the reader has what it wanted
+        except OSError as error:
+            if error.filename is None:
+                raise
+            fail(f"{error.filename}: {error.strerror}; check the path and its permissions")
+
+
+def fail(reason: str) -> NoReturn:
+    """End with status 1 and one line."""
+    say(f"laptime: {' '.join(reason.split())}")
+    raise typer.Exit(1)
+
+
+def say(line: str = "") -> None:
+    """A line on standard error, where everything goes that is not the answer."""
+    print(line, file=sys.stderr)
+
+
+def answer(document: Any) -> None:
+    """The one JSON document of `--json`, in plain ASCII so that no encoding can spoil it."""
+    from laptime.store.files import plain
+
+    print(json.dumps(plain(document), indent=1, allow_nan=False))
+
+
+def forgive_encoding() -> None:
+    """A terminal that cannot show a character shows `?`; that is no reason to fail."""
+    for stream in (sys.stdout, sys.stderr):
+        if hasattr(stream, "reconfigure"):
+            stream.reconfigure(errors="replace")
+
+
+def _forget_stdout() -> None:
+    """Send what is still buffered nowhere: Python would complain of the broken pipe once more at its exit."""
+    try:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except (OSError, ValueError):
+        pass

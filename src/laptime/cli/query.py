@@ -1,0 +1,99 @@
+"""`laptime query`: SQL over many runs."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from decimal import Decimal
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from laptime.cli.options import Json
+from laptime.cli.outcome import answer, say
+from laptime.cli.progress import waiting
+
+_WIDEST_CELL = 40
+_HELP = "SQL over the views runs, steps, layers and kernels; each has a column `run`, the id in the view runs."
+
+
+def query(
+    sql: Annotated[str, typer.Argument(metavar="SQL", help=_HELP)],
+    runs: Annotated[Path, typer.Option("--runs", help="The folder that is searched for runs.")] = Path("runs"),
+    rows: Annotated[int, typer.Option("--rows", min=1, help="Print at most so many rows.")] = 100,
+    as_json: Json = False,
+) -> None:
+    """Ask many runs at once, in SQL.
+
+    For example: laptime query "SELECT layer, median(seconds) FROM layers GROUP BY layer"
+    """
+    with waiting("asking"):
+        from laptime import store
+
+        found = store.query(sql, runs)
+    for warning in found.warnings:
+        say(f"laptime: {warning}")
+    names = _distinct(found.table.column_names)
+    table = found.table.rename_columns(names)
+    if as_json:
+        answer({"columns": names, "rows": [_plain_row(row) for row in table.to_pylist()], "warnings": found.warnings})
+        return
+    from laptime.report.words import plural
+
+    shown = table.slice(0, rows).to_pylist()
+    _print(names, shown)
+    if table.num_rows > len(shown):
+        say(f"… and {plural(table.num_rows - len(shown), 'more row')}: --rows shows more, --json all of them")
+
+
+def _distinct(names: Sequence[str]) -> list[str]:
+    """Column names that can be keys: a second `layer` becomes `layer_2`."""
+    taken: dict[str, int] = {}
+    distinct = []
+    for name in names:
+        taken[name] = taken.get(name, 0) + 1
+        distinct.append(name if taken[name] == 1 else f"{name}_{taken[name]}")
+    return distinct
+
+
+def _plain_row(row: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: _number(value) for name, value in row.items()}
+
+
+def _number(value: Any) -> Any:
+    """DuckDB's wide integers and decimals as numbers; the rest as it is."""
+    if isinstance(value, Decimal):
+        return int(value) if value == value.to_integral_value() else float(value)
+    return value
+
+
+def _print(names: Sequence[str], rows: Sequence[Mapping[str, Any]]) -> None:
+    from laptime.report import terminal
+    from laptime.report.columns import Column, fitting, table
+    from laptime.report.words import plural
+
+    if not names:
+        return
+    columns = []
+    for place, name in enumerate(names):
+        values = [_number(row[name]) for row in rows]
+        numeric = all(isinstance(value, int | float) for value in values if value is not None)
+        cells = [_cell(value) for value in values]
+        columns.append(Column(title=_cell(name), cells=cells, needed=place, words=not numeric))
+    to = terminal.console()
+    terminal.print_lines(table(columns, to.width), to)
+    left_out = len(columns) - len(fitting(columns, to.width))
+    if left_out:
+        say(f"… and {plural(left_out, 'more column')}: name those you want, or use --json")
+
+
+def _cell(value: Any) -> str:
+    from laptime.report.columns import shortened
+    from laptime.report.words import UNKNOWN, name
+
+    if value is None:
+        return UNKNOWN
+    if isinstance(value, float):
+        return f"{value:.6g}" if math.isfinite(value) else str(value)
+    return shortened(name(str(value)), _WIDEST_CELL)

@@ -1,0 +1,108 @@
+"""`laptime run`: someone's training script, recorded without an edit."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from laptime.cli.options import Json, Layers, Out, granularity, step_numbers
+from laptime.cli.outcome import answer, say
+
+
+def run(
+    script: Annotated[str, typer.Argument(metavar="SCRIPT", help="A Python file; with -m, a module.")],
+    arguments: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[ARGS]...", help="Everything after the script is the script's own.", show_default=False),
+    ] = None,
+    module: Annotated[bool, typer.Option("-m", help="SCRIPT is a module, as for `python -m`.")] = False,
+    out: Out = None,
+    every_step: Annotated[bool, typer.Option("--every-step", help="Layer times on every step.")] = False,
+    budget: Annotated[
+        float, typer.Option("--budget", min=0.0001, max=1.0, help="The share of step time that layer times may cost.")
+    ] = 0.02,
+    layers: Layers = "layer",
+    kernels: Annotated[
+        str, typer.Option("--kernels", metavar="STEPS", help="Steps to trace kernel by kernel: 40,41 or 40-42.")
+    ] = "",
+    as_json: Json = False,
+) -> None:
+    """Record a training script: networks, optimizers and loaders are found as they are used.
+
+    Options of laptime come before SCRIPT. The exit status is the script's.
+    """
+    division, traced = granularity(layers), step_numbers(kernels)
+    from laptime.api import default_out
+    from laptime.measure.script import run_script
+
+    place = out or default_out(_name(script, module))
+    absolute = place.absolute()  # a script may change its working directory
+    with _stdout_to_stderr() if as_json else _as_it_is():
+        status = run_script(
+            Path(script),
+            arguments or [],
+            out=absolute,
+            every_step=every_step,
+            budget=budget,
+            layers=division,
+            kernels=traced,
+            module=module,
+        )
+    found = _found(absolute)
+    if as_json:
+        answer((found or {"run": None}) | {"exit_status": status})
+    elif found:
+        _tell(place, found)
+    raise typer.Exit(status)
+
+
+def _name(script: str, module: bool) -> str:
+    """What the run directory is called after."""
+    name = script.rpartition(".")[2] if module else Path(script).stem
+    return "".join(letter if letter.isalnum() or letter in "-_" else "-" for letter in name) or "run"
+
+
+def _found(out: Path) -> dict[str, Any] | None:
+    """What was recorded; None where the script ended before there was anything."""
+    if not (out / "run.json").exists():
+        return None
+    from laptime.report import content
+    from laptime.store import load
+
+    return content(load(out))
+
+
+def _tell(out: Path, found: dict[str, Any]) -> None:
+    from laptime.report.terminal import brief
+
+    say()
+    say(f"laptime: the run is in {out}")
+    for line in brief(found):
+        say(f"  {line}")
+    say(f"  laptime show {shlex.quote(str(out))} shows all of it")
+
+
+@contextmanager
+def _as_it_is() -> Iterator[None]:
+    yield
+
+
+@contextmanager
+def _stdout_to_stderr() -> Iterator[None]:
+    """Keep standard output for the JSON document, also from what the script's children and C code print."""
+    sys.stdout.flush()
+    kept = os.dup(1)
+    os.dup2(2, 1)
+    try:
+        yield
+    finally:
+        sys.stdout.flush()
+        os.dup2(kept, 1)
+        os.close(kept)

@@ -1,0 +1,69 @@
+"""What `laptime profile` is pointed at: a name from the zoo, or `module:callable`."""
+
+from __future__ import annotations
+
+import difflib
+import os
+import sys
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from laptime.errors import BadTarget
+
+if TYPE_CHECKING:
+    from torch import nn
+
+
+def network(target: str) -> nn.Module:
+    """The network that a target names, in training mode.
+
+    The callable returns a module; a module class is called, a module is taken as it is. The current directory
+    can be imported from.
+    """
+    if ":" not in target:
+        from laptime.train.networks import build
+
+        return build(target)
+    from torch import nn
+
+    found = _attribute(target)
+    if not isinstance(found, nn.Module):
+        if not callable(found):
+            raise BadTarget(f"{target} is a {type(found).__name__}; name a module, or a callable that returns one")
+        try:
+            found = found()
+        except Exception as error:
+            raise BadTarget(
+                f"{target}() raised {describe(error)}; name a callable that needs no arguments and returns a module"
+            ) from error
+    if not isinstance(found, nn.Module):
+        raise BadTarget(f"{target}() returned a {type(found).__name__}, not an nn.Module")
+    return found.train()
+
+
+def _attribute(target: str) -> Any:
+    module_name, _, path = target.partition(":")
+    if not module_name or not path:
+        raise BadTarget(f"{target!r} is not module:callable, such as mypackage.models:build")
+    if os.getcwd() not in sys.path:
+        sys.path.insert(0, os.getcwd())
+    try:
+        found: Any = import_module(module_name)
+    except Exception as error:
+        raise BadTarget(f"{module_name} cannot be imported ({describe(error)}); name it as `import` would") from error
+    for name in path.split("."):
+        if not hasattr(found, name):
+            near = difflib.get_close_matches(name, dir(found), n=1)
+            hint = f"did you mean {near[0]!r}?" if near else "look for its spelling"
+            raise BadTarget(f"{module_name} has no {path!r}; {hint}")
+        found = getattr(found, name)
+    return found
+
+
+def describe(error: BaseException) -> str:
+    """An error in a few words: its class, and the first line it says."""
+    from laptime.store.files import first_line
+
+    said = first_line(error)
+    kind = type(error).__name__
+    return kind if said == kind else f"{kind}: {said[:200]}"

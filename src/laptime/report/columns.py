@@ -1,0 +1,97 @@
+"""Tables that fit: columns are left out, least needed first, until the rest stands in the terminal's width.
+
+Rows are plain lines, without the blanks at their ends that `rich.table` would leave in what is copied.
+"""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from rich.cells import cell_len
+from rich.text import Text
+
+GAP = "  "
+_NARROWEST = 8
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Column:
+    """A column of finished cells. The first of a table is never left out, only shortened."""
+
+    title: str
+    cells: Sequence[str]
+    needed: int = 0  # 0: always; otherwise the highest number goes first
+    words: bool = False  # set to the left, where numbers are set to the right
+    style: str = ""
+    width: int = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "width", max(map(cell_len, (self.title, *self.cells))))
+
+
+def table(columns: Sequence[Column], width: int, *, bold: Sequence[int] = ()) -> list[Text]:
+    """A header and rows no wider than `width`, the rows of `bold` in bold."""
+    chosen = fitting(columns, width)
+    first = max(_NARROWEST, width - _taken(chosen[1:]))
+    widths = [min(first, chosen[0].width), *(column.width for column in chosen[1:])]
+    lines = [_line(chosen, widths, [column.title for column in chosen], "bold")]
+    for place in range(len(columns[0].cells)):
+        cells = [column.cells[place] for column in chosen]
+        lines.append(_line(chosen, widths, cells, "bold" if place in bold else ""))
+    return lines
+
+
+def _line(columns: Sequence[Column], widths: Sequence[int], cells: Sequence[str], style: str) -> Text:
+    line = Text(style=style, no_wrap=True)
+    for place, (column, width, cell) in enumerate(zip(columns, widths, cells, strict=True)):
+        cell = shortened(cell, width)
+        blank = " " * (width - cell_len(cell))
+        line.append((GAP if place else "") + (cell + blank if column.words else blank + cell), column.style)
+    line.rstrip()
+    return line
+
+
+def _taken(columns: Sequence[Column]) -> int:
+    return sum(column.width + len(GAP) for column in columns)
+
+
+def fitting(columns: Sequence[Column], width: int) -> list[Column]:
+    """What fits beside a first column that keeps at least a third of the width, if it needs it."""
+    chosen = list(columns)
+    least = min(chosen[0].width, max(_NARROWEST, width // 3))
+    while least + _taken(chosen[1:]) > width:
+        spare = [column for column in chosen[1:] if column.needed]
+        if not spare:
+            break
+        chosen.remove(max(spare, key=lambda column: column.needed))
+    return chosen
+
+
+def shortened(text: str, width: int) -> str:
+    """`text` in at most `width` cells. Its end stays: `…h.11.mlp.c_fc` tells more than `transformer.h…`."""
+    if cell_len(text) <= width:
+        return text
+    while text and cell_len(text) > width - 1:
+        text = text[1:]
+    return "…" + text
+
+
+def paragraph(text: str, width: int, *, bullet: str = "", style: str = "") -> list[Text]:
+    """A sentence over as many lines as it needs, indented under its bullet."""
+    lines = textwrap.wrap(
+        text, max(width, 20), initial_indent=bullet, subsequent_indent=" " * len(bullet), break_on_hyphens=False
+    )
+    return [Text(line, style=style, no_wrap=True) for line in lines]
+
+
+def facts(given: Sequence[str], width: int, *, style: str = "") -> list[Text]:
+    """Facts on one line, with a dot between them; a line ends only between two facts."""
+    lines: list[str] = []
+    for fact in given:
+        if lines and cell_len(lines[-1]) + 3 + cell_len(fact) <= width:
+            lines[-1] += f" · {fact}"
+        else:
+            lines.append(fact)
+    return [Text(line, style=style) for line in lines]

@@ -1,0 +1,175 @@
+"""A run in the terminal. Made from `content` alone; every name is text, never markup."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Iterator, Mapping
+from typing import IO, Any, NoReturn
+
+from rich.console import Console
+from rich.text import Text
+
+from laptime.report import tables, words
+from laptime.report.columns import facts, paragraph
+from laptime.store.files import one_line
+
+_INDENT = 2
+_WIDEST = 120  # nothing here needs more, and longer lines are hard to follow
+_NOUN = {"train": "training", "validation": "validation"}
+
+
+class TerminalConsole(Console):
+    """A console that leaves a broken pipe to its caller, where `rich` would end the process with status 1."""
+
+    def on_broken_pipe(self) -> NoReturn:
+        """Let the caller know."""
+        raise BrokenPipeError
+
+
+def console(file: IO[str] | None = None) -> Console:
+    """Where tables go: standard output unless told otherwise. Takes text as it is."""
+    return TerminalConsole(file=file or sys.stdout, highlight=False, markup=False, emoji=False)
+
+
+def show(found: Mapping[str, Any], to: Console, *, every_layer: bool = False) -> None:
+    """Print all there is to say about a run."""
+    print_lines(_lines(found, to, every_layer=every_layer), to)
+
+
+def print_lines(lines: Iterable[Text], to: Console) -> None:
+    """Lines that are no wider than they should be already."""
+    for line in lines:
+        to.print(line, no_wrap=True, overflow="ignore", crop=False)
+
+
+def brief(found: Mapping[str, Any]) -> Iterator[str]:
+    """A run in a few lines, for the end of someone else's output."""
+    for stage, noun in _NOUN.items():
+        if found[stage]:
+            yield ", ".join(_pace(found[stage], noun))
+            yield _shares(found[stage])
+    yield from found["look_first"]
+    yield from (f"note: {one_line(note)}" for note in found["notes"])
+
+
+def _lines(found: Mapping[str, Any], to: Console, *, every_layer: bool) -> Iterator[Text]:
+    width = min(to.width, _WIDEST)
+    yield Text(one_line(found["run"]["path"]), style="bold")
+    yield from facts(_about(found["run"]), width, style="dim")
+    stages = [stage for stage in _NOUN if found[stage]]
+    for stage in stages:
+        yield from (Text(), Text(f"Where a {_NOUN[stage]} step goes", style="bold"))
+        lines = _stage(found[stage], _NOUN[stage], to, width - _INDENT, every_layer, first=stage == stages[0])
+        yield from map(_indented, lines)
+    for title, sentences in (
+        ("What to look at first", found["look_first"]),
+        ("The recorder itself", recorder(found)),
+        ("Notes", map(one_line, found["notes"])),
+    ):
+        lines = [line for one in sentences for line in paragraph(one, width - _INDENT, bullet="- ")]
+        yield from ([Text(), Text(title, style="bold"), *map(_indented, lines)] if lines else [])
+
+
+def _indented(line: Text) -> Text:
+    return Text(" " * _INDENT).append_text(line) if line else line
+
+
+def _about(run: Mapping[str, Any]) -> list[str]:
+    environment = run["environment"]
+    device = environment.get("device") or {}
+    about = [f"{run['status']}, {run['created'][:16].replace('T', ' ')} UTC", device.get("name") or "unknown device"]
+    if device.get("type") == "cpu" and environment.get("threads"):
+        about.append(words.plural(environment["threads"], "thread"))
+    if environment.get("torch"):
+        about.append(f"torch {environment['torch']}")
+    about += [words.plural(run["layers"], "layer"), words.plural(run["parameters"], "parameter")]
+    return list(map(one_line, about))
+
+
+def _stage(
+    part: Mapping[str, Any], noun: str, to: Console, width: int, every_layer: bool, *, first: bool
+) -> Iterator[Text]:
+    """The books of a stage's steps, then the layers by phase."""
+    ascii_only = to.options.ascii_only
+    yield from facts(_pace(part, noun), width)
+    yield Text()
+    yield from tables.books(part, width, ascii_only=ascii_only)
+    for line in _beside(part, explain=first):
+        yield from paragraph(line, width, style="dim")
+    if any(layer["total_s"] for layer in part["layers"]):
+        most = None if every_layer else tables.TOP_LAYERS
+        yield from (Text(), Text(f"Layers, milliseconds of a {noun} step", style="bold"))
+        yield from tables.layers(part, width, most=most, ascii_only=ascii_only)
+        for line in _legend(part):
+            yield from paragraph(line, width, style="dim")
+
+
+def _pace(part: Mapping[str, Any], noun: str) -> list[str]:
+    """`500 training steps`, `7.73 ms each (half 6.67 to 8.89: noisy)`, `4,140 samples/s`."""
+    wall = part["wall_s"]
+    low, high = words.milliseconds(wall["q1"]), words.milliseconds(wall["q3"])
+    pace = [words.plural(part["steps"], f"{noun} step")]
+    pace.append(f"{words.milliseconds(wall['median'])} ms each (half {low} to {high}: {wall['noise']})")
+    return pace + ([f"{part['samples_per_s']:,.0f} samples/s"] if part["samples_per_s"] else [])
+
+
+def _shares(part: Mapping[str, Any]) -> str:
+    """`backward 41.7 %, forward 34.6 %, …; explained 100.0 %`."""
+    rows = [one for one in part["accounts"] if not one["traced"] and (one["share"] or 0.0) >= 0.005]
+    rows.sort(key=lambda one: -one["share"])
+    shares = ", ".join(f"{one['account']} {words.percent(one['share'])}" for one in rows)
+    return f"{shares}; explained {words.percent(part['explained_share'])}"
+
+
+def _beside(part: Mapping[str, Any], *, explain: bool) -> Iterator[str]:
+    """What stands beside the closed books: the steps left out, and idle time, which only a trace can tell."""
+    if explain:
+        warm_up = "first step left out as warm-up; " if part["skipped"] else ""
+        yield f"{warm_up}the means add up to the wall time"
+    for one in part["accounts"]:
+        if one["traced"] and one["seconds"]:
+            steps = words.plural(one["seconds"]["count"], "kernel-traced step")
+            median = words.milliseconds(one["seconds"]["median"])
+            yield f"{steps}: {median} ms {one['account']}, {words.percent(one['share'])} of their time"
+
+
+def _legend(part: Mapping[str, Any]) -> Iterator[str]:
+    phases = [one[phase] for one in part["layers"] for phase in ("forward", "backward", "update") if one[phase]]
+    if any(phase["how"] == "allocated" for phase in phases):
+        yield "* allocated: the optimizer's time, split by parameter bytes"
+    if part["layers_traced"]:
+        yield "every step was kernel-traced: the times include the tracer's cost"
+    if part["named_share"] is not None and part["named_share"] < 0.9995:
+        yield f"{words.percent(part['named_share'])} of the compute is charged to a named layer"
+
+
+def recorder(found: Mapping[str, Any]) -> Iterator[str]:
+    """What recording cost, how that is known, and whether the kernel trace agrees with the marks."""
+    overhead = found["recorder"]["overhead"]
+    if overhead is None:
+        yield "What recording cost is not known for this run."
+    elif overhead["how"] == "measured":
+        yield (
+            f"Layer marks cost {_signed(overhead['ratio'])} of a step, 95 % interval {_signed(overhead['low'])} to "
+            f"{_signed(overhead['high'])}: measured, {words.plural(overhead['instrumented_steps'], 'step')} with "
+            f"marks against {overhead['bare_steps']:,} bare ones."
+        )
+    else:
+        yield (
+            f"Layer marks cost about {_signed(overhead['ratio'])} of a step: {overhead['how']} from their number, "
+            f"since {overhead['bare_steps'] or 'no'} steps were bare."
+        )
+    kernels = found["kernels"] or {}
+    apart = kernels.get("reconciliation")
+    if apart:
+        yield (
+            f"Kernel trace of {words.plural(len(kernels['steps']), 'step')}: layer times "
+            f"{words.percent(apart['spans_apart'])} apart from the untraced steps, busy "
+            f"{words.percent(apart['busy_share'])} of them."
+        )
+    if kernels.get("detach") and not kernels["detach"]["clean"]:
+        yield f"After the kernel trace, bare steps stayed slower by {_signed(kernels['detach']['ratio'])}."
+
+
+def _signed(ratio: float | None) -> str:
+    return words.UNKNOWN if ratio is None else f"{(ratio - 1) * 100:+.1f} %"
