@@ -135,8 +135,8 @@ def _images(one: Configuration, device: torch.device) -> tuple[nn.Module, Batch,
 def _language(one: Configuration, device: torch.device) -> tuple[nn.Module, Batch, Loss]:
     from transformers import GPT2Config, GPT2LMHeadModel
 
-    settings: dict[str, Any] = {"use_cache": False, "loss_type": "ForCausalLM"}
-    network = GPT2LMHeadModel(GPT2Config(**settings)).to(device)
+    network: Any = GPT2LMHeadModel(GPT2Config(use_cache=False)).to(device)
+    network.loss_type = "ForCausalLM"  # what it falls back to anyway, with a warning
     network.train()
     ids = torch.randint(GPT2_TOKENS, (one.batch, one.tokens), device=device)
 

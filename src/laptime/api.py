@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from laptime.measure.places import default_out
 from laptime.store import Run, load
 
 if TYPE_CHECKING:
@@ -52,13 +52,3 @@ def record(
         config=config,
         clock=clock,
     )
-
-
-def default_out(name: str = "run", root: str | Path = "runs") -> Path:
-    """A directory under `runs/` that does not exist yet."""
-    base = Path(root) / f"{name}-{time.strftime('%Y%m%d-%H%M%S')}"
-    path, count = base, 1
-    while path.exists():
-        count += 1
-        path = base.with_name(f"{base.name}-{count}")
-    return path

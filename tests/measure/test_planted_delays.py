@@ -107,15 +107,18 @@ def least(run):
 @pytest.mark.parametrize("name", ["zener4", "attention", "gpt2", "bert", "lstm"])
 def test_a_real_delay_on_the_real_clock_is_found_as_well(name, tmp_path):
     case, delay = BY_NAME[name], 0.25
-    base = least(planted.train(case, tmp_path / "base", steps=5))
+    base = least(planted.train(case, tmp_path / "base", steps=6))
     for site in ("forward", "backward", "loss", "update", "data_wait", "after_backward"):
         layer = layers_of(case)[1] if site in ("forward", "backward") else ""
-        slow = least(
-            planted.train(
-                case, tmp_path / site, site=site, layer=layer, delay=lambda: time.sleep(delay), steps=3
-            )
-        )
         places = {"host" if site == "after_backward" else site}
         places |= {f"{layer}/{site}"} if layer else set()
         places |= {"(loss)/forward"} if site == "loss" else set()
-        expect(slow, places, delay, base)
+        for attempt in range(3):  # another process may take the core for milliseconds at a time
+            out = tmp_path / f"{site}-{attempt}"
+            slow = planted.train(case, out, site=site, layer=layer, delay=lambda: time.sleep(delay), steps=3)
+            try:
+                expect(least(slow), places, delay, base)
+                break
+            except AssertionError:
+                if attempt == 2:
+                    raise

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Annotated
 
 import typer
@@ -28,10 +29,20 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
 )
 
-for _verb in (demo, profile, show, export, query, doctor):
-    app.command()(_verb)
+_VERBS: dict[Callable[..., None], str] = {
+    demo: "train a small network here and show where its time goes",
+    run: "record a training script, unedited",
+    profile: "time a network on made-up data",
+    show: "the tables of recorded runs",
+    export: "recorded runs as CSV, or as a trace for Perfetto",
+    query: "SQL over many runs",
+    doctor: "check this machine and its settings",
+}
 # Everything after the script belongs to the script, dashes and all.
-app.command(context_settings={"allow_interspersed_args": False})(run)
+_SETTINGS: dict[Callable[..., None], dict[str, bool]] = {run: {"allow_interspersed_args": False}}
+
+for _verb, _words in _VERBS.items():
+    app.command(short_help=_words, context_settings=_SETTINGS.get(_verb))(_verb)
 
 
 def _print_version(wanted: bool) -> None:

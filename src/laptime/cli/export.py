@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from laptime.cli.options import Json, wrong
+from laptime.cli.options import Json, Runs, wrong
 from laptime.cli.outcome import answer
 from laptime.cli.progress import waiting
+from laptime.errors import RunError
 
 if TYPE_CHECKING:
     from laptime.store import Run
@@ -19,8 +22,10 @@ TRACE_FILE = "trace.json"
 
 
 def export(
-    runs: Annotated[list[Path], typer.Argument(metavar="RUN...", help="Run directories.", show_default=False)],
-    csv: Annotated[bool, typer.Option("--csv", help="layers.csv, iterations.csv and experiment.csv.")] = False,
+    runs: Runs,
+    csv: Annotated[
+        bool, typer.Option("--csv", help="layers.csv, iterations.csv and experiment.csv.")
+    ] = False,
     perfetto: Annotated[
         bool, typer.Option("--perfetto", help="A trace for https://ui.perfetto.dev or chrome://tracing.")
     ] = False,
@@ -57,16 +62,29 @@ def export(
 def _csv(run: Run, out: Path | None) -> list[Path]:
     from laptime.store import write_csv
 
-    files = write_csv(run)
-    if out is None:
-        return files
-    out.mkdir(parents=True, exist_ok=True)
-    return [Path(shutil.copy(file, out / file.name)) for file in files]
+    with _writing(out or run.path):
+        files = write_csv(run)
+        if out is None:
+            return files
+        out.mkdir(parents=True, exist_ok=True)
+        return [Path(shutil.copy(file, out / file.name)) for file in files]
 
 
 def _perfetto(run: Run, out: Path | None) -> Path:
     from laptime.store import write_trace
 
-    target = out or run.path / TRACE_FILE
-    target.parent.mkdir(parents=True, exist_ok=True)
-    return write_trace(run, target)
+    target = out or run.path
+    with _writing(target):
+        if target.is_dir():
+            target /= TRACE_FILE
+        target.parent.mkdir(parents=True, exist_ok=True)
+        return write_trace(run, target)
+
+
+@contextmanager
+def _writing(target: Path) -> Iterator[None]:
+    """A place that cannot be written to is named as it was given."""
+    try:
+        yield
+    except OSError as error:
+        raise RunError(f"{target} cannot be written ({error.strerror}); give another place with --out") from error

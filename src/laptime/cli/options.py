@@ -9,9 +9,12 @@ from typing import Annotated, NoReturn
 
 import typer
 
+Runs = Annotated[list[Path], typer.Argument(metavar="RUN...", help="Run directories.", show_default=False)]
+EveryLayer = Annotated[bool, typer.Option("--all", help="Every layer, however many there are.")]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document instead of tables.")]
 Out = Annotated[
-    Path | None, typer.Option("--out", help="The run directory; by default a new one under runs/.", show_default=False)
+    Path | None,
+    typer.Option("--out", help="The run directory; by default a new one under runs/.", show_default=False),
 ]
 Layers = Annotated[
     str,

@@ -1,10 +1,11 @@
-"""How a command ends: 0, 1 with one clear line, or 2 for wrong usage. The only place that catches our errors."""
+"""How a verb ends: 0, 1 with one clear line, or 2 for wrong usage. The one place that catches our errors."""
 
 from __future__ import annotations
 
 import json
 import os
 import sys
+from contextlib import suppress
 from typing import Any, NoReturn
 
 import typer
@@ -65,7 +66,5 @@ def forgive_encoding() -> None:
 
 def _forget_stdout() -> None:
     """Send what is still buffered nowhere: Python would complain of the broken pipe once more at its exit."""
-    try:
+    with suppress(OSError, ValueError):
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-    except (OSError, ValueError):
-        pass

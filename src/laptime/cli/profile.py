@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from laptime.cli import synthetic, target
-from laptime.cli.options import Granularity, Json, Layers, Out, granularity, wrong
+from laptime.cli.options import EveryLayer, Granularity, Json, Layers, Out, granularity, wrong
 from laptime.cli.outcome import answer, say
 from laptime.cli.progress import progress, waiting
 from laptime.cli.quiet import quiet_torch
@@ -23,7 +23,9 @@ if TYPE_CHECKING:
 
 WARM_UP = 3
 TRACED = 2
-_INPUT_HELP = "One sample's shape: 3x224x224, int64:128 for token ids, int64:128@5000 for ids below 5000. Repeatable."
+_INPUT_HELP = (
+    "One sample's shape: 3x224x224, int64:128 for token ids, int64:128@5000 for ids below 5000. Repeatable."
+)
 
 
 def profile(
@@ -39,7 +41,7 @@ def profile(
     inference: Annotated[bool, typer.Option("--inference", help="Forward passes only.")] = False,
     layers: Layers = "layer",
     out: Out = None,
-    every_layer: Annotated[bool, typer.Option("--all", help="Every layer, however many there are.")] = False,
+    every_layer: EveryLayer = False,
     as_json: Json = False,
 ) -> None:
     """Train a network for a few steps on made-up data and show where the time goes.
@@ -69,7 +71,9 @@ def _samples(name: str, inputs: Sequence[str] | None) -> list[synthetic.Sample]:
         except ValueError as error:
             wrong("--input", str(error))
     if ":" in name:
-        wrong("--input", f"{name} does not say what it takes; give the shape of one sample, such as 3x224x224")
+        wrong(
+            "--input", f"{name} does not say what it takes; give the shape of one sample, such as 3x224x224"
+        )
     from laptime.train.networks import default_input
 
     return [synthetic.Sample(shape=default_input(name))]
@@ -149,18 +153,19 @@ class Subject:
                 self.network(*self.inputs)
             return None
         loss = synthetic.loss(self.network(*self.inputs))
-        loss.backward()
+        loss.backward()  # type: ignore[no-untyped-call]
         self.optimizer.step()
         self.optimizer.zero_grad()
         return loss.detach()
 
 
 def _refused(name: str, shapes: str, size: int, error: Exception) -> str:
+    said = target.describe(error)
     if "out of memory" in str(error):
         return f"{name} with batch {size} does not fit into the device's memory; give a smaller --batch"
     if isinstance(error, IndexError):
-        return f"{name} did not take the ids of {shapes} ({target.describe(error)}); write --input int64:LENGTH@IDS"
-    return f"{name} did not take {shapes} in batches of {size} ({target.describe(error)}); give another --input"
+        return f"{name} did not take the ids of {shapes} ({said}); write --input int64:LENGTH@IDS"
+    return f"{name} did not take {shapes} in batches of {size} ({said}); give another --input or --batch"
 
 
 def traced_steps(steps: int) -> list[int]:
@@ -176,7 +181,12 @@ def _recorded(subject: Subject, steps: int, division: Granularity, out: Path | N
     from laptime.report import content
 
     place = out or default_out("profile")
-    config = {"command": "profile", "target": subject.name, "input": subject.shapes, "batch": len(subject.inputs[0])}
+    config = {
+        "command": "profile",
+        "target": subject.name,
+        "input": subject.shapes,
+        "batch": len(subject.inputs[0]),
+    }
     stage = "validation" if subject.optimizer is None else "train"
     recording = record(
         subject.network,

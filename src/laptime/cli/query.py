@@ -15,12 +15,16 @@ from laptime.cli.outcome import answer, say
 from laptime.cli.progress import waiting
 
 _WIDEST_CELL = 40
-_HELP = "SQL over the views runs, steps, layers and kernels; each has a column `run`, the id in the view runs."
+_HELP = (
+    "SQL over the views runs, steps, layers and kernels; each has a column `run`, the id in the view runs."
+)
 
 
 def query(
     sql: Annotated[str, typer.Argument(metavar="SQL", help=_HELP)],
-    runs: Annotated[Path, typer.Option("--runs", help="The folder that is searched for runs.")] = Path("runs"),
+    runs: Annotated[Path, typer.Option("--runs", help="The folder that is searched for runs.")] = Path(
+        "runs"
+    ),
     rows: Annotated[int, typer.Option("--rows", min=1, help="Print at most so many rows.")] = 100,
     as_json: Json = False,
 ) -> None:
@@ -37,7 +41,13 @@ def query(
     names = _distinct(found.table.column_names)
     table = found.table.rename_columns(names)
     if as_json:
-        answer({"columns": names, "rows": [_plain_row(row) for row in table.to_pylist()], "warnings": found.warnings})
+        answer(
+            {
+                "columns": names,
+                "rows": [_plain_row(row) for row in table.to_pylist()],
+                "warnings": found.warnings,
+            }
+        )
         return
     from laptime.report.words import plural
 

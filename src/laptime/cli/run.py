@@ -20,17 +20,23 @@ def run(
     script: Annotated[str, typer.Argument(metavar="SCRIPT", help="A Python file; with -m, a module.")],
     arguments: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[ARGS]...", help="Everything after the script is the script's own.", show_default=False),
+        typer.Argument(
+            metavar="[ARGS]...", help="Everything after the script is the script's own.", show_default=False
+        ),
     ] = None,
     module: Annotated[bool, typer.Option("-m", help="SCRIPT is a module, as for `python -m`.")] = False,
     out: Out = None,
     every_step: Annotated[bool, typer.Option("--every-step", help="Layer times on every step.")] = False,
     budget: Annotated[
-        float, typer.Option("--budget", min=0.0001, max=1.0, help="The share of step time that layer times may cost.")
+        float,
+        typer.Option(
+            "--budget", min=0.0001, max=1.0, help="The share of step time that layer times may cost."
+        ),
     ] = 0.02,
     layers: Layers = "layer",
     kernels: Annotated[
-        str, typer.Option("--kernels", metavar="STEPS", help="Steps to trace kernel by kernel: 40,41 or 40-42.")
+        str,
+        typer.Option("--kernels", metavar="STEPS", help="Steps to trace kernel by kernel: 40,41 or 40-42."),
     ] = "",
     as_json: Json = False,
 ) -> None:

@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import Annotated
-
-import typer
-
-from laptime.cli.options import Json
+from laptime.cli.options import EveryLayer, Json, Runs
 from laptime.cli.outcome import answer
 from laptime.cli.progress import waiting
 
 
 def show(
-    runs: Annotated[list[Path], typer.Argument(metavar="RUN...", help="Run directories.", show_default=False)],
-    every_layer: Annotated[bool, typer.Option("--all", help="Every layer, however many there are.")] = False,
+    runs: Runs,
+    every_layer: EveryLayer = False,
     as_json: Json = False,
 ) -> None:
     """Show where the time of recorded runs went: the books of a step, and its layers by phase."""

@@ -96,14 +96,16 @@ def first_tensor(output: Any) -> Tensor | None:
 def loss(output: Any) -> Tensor:
     """Cross-entropy of the output against class 0.
 
-    Classes are the last dimension of (batch, classes) and (batch, positions, classes), the second of images. A
-    single number is taken for a loss; one number per sample, for an error to be squared.
+    Classes are the last dimension of (batch, classes) and (batch, positions, classes), the second of images.
+    A single number is taken for a loss; one number per sample, for an error to be squared.
     """
     from torch.nn import functional as F
 
     scores = first_tensor(output)
     if scores is None:
-        raise BadTarget(f"the network's output, a {type(output).__name__}, holds no tensor of floating-point numbers")
+        raise BadTarget(
+            f"the network's output, a {type(output).__name__}, holds no tensor of floating-point numbers"
+        )
     if scores.dim() == 0:
         return scores
     if scores.dim() == 1:

@@ -29,12 +29,14 @@ def network(target: str) -> nn.Module:
     found = _attribute(target)
     if not isinstance(found, nn.Module):
         if not callable(found):
-            raise BadTarget(f"{target} is a {type(found).__name__}; name a module, or a callable that returns one")
+            raise BadTarget(
+                f"{target} is a {type(found).__name__}; name a module, or a callable that returns one"
+            )
         try:
             found = found()
         except Exception as error:
             raise BadTarget(
-                f"{target}() raised {describe(error)}; name a callable that needs no arguments and returns a module"
+                f"{target}() raised {describe(error)}; name a callable that takes no arguments"
             ) from error
     if not isinstance(found, nn.Module):
         raise BadTarget(f"{target}() returned a {type(found).__name__}, not an nn.Module")
@@ -50,7 +52,9 @@ def _attribute(target: str) -> Any:
     try:
         found: Any = import_module(module_name)
     except Exception as error:
-        raise BadTarget(f"{module_name} cannot be imported ({describe(error)}); name it as `import` would") from error
+        raise BadTarget(
+            f"{module_name} cannot be imported ({describe(error)}); name it as `import` would"
+        ) from error
     for name in path.split("."):
         if not hasattr(found, name):
             near = difflib.get_close_matches(name, dir(found), n=1)

@@ -1,18 +1,21 @@
-"""Closing the books: the marks of finished steps become steps and layer rows.
+"""Closing the books: the marks of finished steps become step rows and layer rows, many steps at a time.
 
-This runs away from the training thread, on steps whose last stamp the device has passed.
+This runs on a background thread. While it holds Python's lock the training thread cannot launch anything, so
+everything here works on whole arrays: an object per step or row slowed a launch-bound loop by a third.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import torch
 from numpy.typing import NDArray
 
+from laptime.errors import UnbalancedStep
 from laptime.measure.clocks import Clock
 from laptime.measure.instruments import Instruments
 from laptime.measure.kernels import StepTrace
@@ -26,223 +29,298 @@ from laptime.measure.timeline import (
     OPTIMIZERS,
     UNITS,
     RawStep,
-    Settled,
+    Tiles,
     account_of,
-    settle,
+    tile,
 )
-from laptime.record import ACCOUNTS, COMPUTE, Account, How, KernelTime, Phase, Step
+from laptime.record import ACCOUNTS, COMPUTE, Account, How, Phase
 from laptime.record.layers import LOSS_UNIT, OTHER_UNIT
+from laptime.record.step import RELATIVE_TOLERANCE, TOLERANCE_S
+from laptime.store import from_columns
 
-# Owners of the layer table that are no module: (owner code, row name, phase).
-PSEUDO = (
-    (LOSS, LOSS_UNIT, Phase.FORWARD),
-    (LOSS_BACKWARD, LOSS_UNIT, Phase.BACKWARD),
-    (FORWARD, OTHER_UNIT, Phase.FORWARD),
-    (BACKWARD, OTHER_UNIT, Phase.BACKWARD),
-)
-
-
-@dataclass(frozen=True, slots=True)
-class Plan:
-    """Which rows a step has: fixed as long as the same owners run, so worked out once."""
-
-    codes: NDArray[np.int64]
-    names: list[str]
-    phases: list[str]
-    hows: list[str]
-    shares: NDArray[np.float64]  # of the owner's time; 1 unless allocated
-    offsets: NDArray[np.float64]  # into the owner's time, as a share of it
+# Owners of the layer table that are no module: (row name, phase) by owner code.
+PSEUDO = {
+    LOSS: (LOSS_UNIT, Phase.FORWARD),
+    LOSS_BACKWARD: (LOSS_UNIT, Phase.BACKWARD),
+    FORWARD: (OTHER_UNIT, Phase.FORWARD),
+    BACKWARD: (OTHER_UNIT, Phase.BACKWARD),
+}
+IDLE = CODE[Account.IDLE]
+UNEXPLAINED = CODE[Account.UNEXPLAINED]
 
 
 @dataclass(frozen=True, slots=True)
-class LayerBlock:
-    """The layer rows of one step."""
+class Owner:
+    """Where the seconds of one owner code go: rows of (layer, phase), each with a share of the seconds."""
 
-    step: Step
-    plan: Plan
+    layers: list[str]
+    phase: str
+    how: str
+    shares: NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True)
+class Closed:
+    """A batch of closed steps, as tables and as the few figures that the recorder goes on using."""
+
+    raws: Sequence[RawStep]
+    walls: NDArray[np.float64]
+    accounts: NDArray[np.float64]
     starts: NDArray[np.float64]
-    seconds: NDArray[np.float64]
-    calls: NDArray[np.int64]
-    busy: NDArray[np.float64] | None
-    memory: list[int | None] | None
+    steps: pa.Table
+    layers: pa.Table | None
+    kernels: pa.Table | None
+    compute_s: float
+    named_s: float
 
 
 class Books:
-    """Closes steps one after the other; keeps only running sums."""
+    """Closes batches of steps one after the other; keeps only running sums."""
 
     def __init__(self, clock: Clock, instruments: Instruments) -> None:
         self._clock = clock
         self._instruments = instruments
+        self._owners: dict[int, Owner] = {}
+        self._version = -1
         self.elapsed_s = 0.0  # end of the last closed step, since the start of the run
         self.problems: list[str] = []
-        self._plan_key: tuple[bytes, int] | None = None
-        self._plan: Plan
 
-    def close(self, raw: RawStep) -> tuple[Step, LayerBlock | None]:
-        """One step and its layer rows (None if the step was bare)."""
-        times = self._clock.seconds(raw.stamps)
-        self._clock.recycle(raw.stamps[:-1])  # the last stamp is the first of the next step
-        settled = settle(times, raw.owners, self._instruments.is_layer())
-        start_s = self.elapsed_s
-        self.elapsed_s += settled.wall_s
-        trace: StepTrace | None = raw.trace
-        seconds = {account: float(settled.accounts[CODE[account]]) for account in ACCOUNTS}
-        for account in (Account.IDLE, Account.UNEXPLAINED):
-            del seconds[account]
-        if trace is not None:
-            _split_idle(seconds, settled, trace)
-        step = Step.closed(
-            start_s=start_s,
-            wall_s=settled.wall_s,
-            seconds=seconds,
-            device=self._clock.device,
-            instrumented=raw.instrumented,
-            **self._logged(raw),
-            **raw.fields,
+    def close(self, raws: Sequence[RawStep]) -> Closed:
+        """The rows of a batch of steps whose stamps have been read."""
+        times = [self._clock.seconds(raw.stamps) if raw.times is None else raw.times for raw in raws]
+        tiles = tile(times, [raw.owners for raw in raws], self._instruments.is_layer())
+        ends = self.elapsed_s + np.cumsum(tiles.walls)
+        starts = ends - tiles.walls
+        self.elapsed_s = float(ends[-1])
+        accounts = tiles.accounts.copy()
+        accounts[:, IDLE] = np.nan
+        for index, raw in enumerate(raws):
+            if raw.trace is not None:
+                _split_idle(accounts, index, tiles, raw.trace)
+        accounts[:, UNEXPLAINED] = 0.0
+        accounts[:, UNEXPLAINED] = tiles.walls - np.nansum(accounts, axis=1)
+        check(tiles.walls, accounts)
+        layers, compute_s, named_s = self._layers(raws, tiles, starts)
+        return Closed(
+            raws=raws,
+            walls=tiles.walls,
+            accounts=accounts,
+            starts=starts,
+            steps=self._steps(raws, tiles, starts, accounts),
+            layers=layers,
+            kernels=self._kernels(raws, starts),
+            compute_s=compute_s,
+            named_s=named_s,
         )
-        return step, self._block(settled, step, trace) if raw.instrumented else None
 
-    def _logged(self, raw: RawStep) -> dict[str, Any]:
-        values: dict[str, Any] = {}
-        for name, (value, version) in raw.logged.items():
-            if isinstance(value, torch.Tensor):
-                if value._version != version:
+    def _steps(
+        self,
+        raws: Sequence[RawStep],
+        tiles: Tiles,
+        starts: NDArray[np.float64],
+        accounts: NDArray[np.float64],
+    ) -> pa.Table:
+        columns: dict[str, Any] = {name: [raw.fields[name] for raw in raws] for name in raws[0].fields}
+        columns |= {account.column: accounts[:, index] for index, account in enumerate(ACCOUNTS)}
+        columns |= self._logged(raws)
+        return from_columns(
+            "steps",
+            columns
+            | {
+                "device": self._clock.device,
+                "start_s": starts,
+                "wall_s": tiles.walls,
+                "instrumented": [raw.instrumented for raw in raws],
+            },
+        )
+
+    def _logged(self, raws: Sequence[RawStep]) -> dict[str, list[float | None]]:
+        found: dict[str, list[float | None]] = {}
+        for name in sorted({name for raw in raws for name in raw.logged}):
+            values: list[Any] = []
+            for raw in raws:
+                value, version = raw.logged.get(name, (None, 0))
+                if isinstance(value, torch.Tensor) and value._version != version:
                     self._note(
-                        f"{name} was changed in place after it was logged; log a copy to have its value kept"
+                        f"{name} was changed in place after it was logged; log a copy to keep its value"
                     )
-                    continue
-                values[name] = _read(value)
-            else:
-                values[name] = float(value)
-        return values
+                    value = None
+                values.append(value)
+            found[name] = read_numbers(values)
+        return found
 
     def _note(self, text: str) -> None:
         if text not in self.problems:
             self.problems.append(text)
 
-    def kernels(self, raw: RawStep, step: Step) -> list[KernelTime]:
-        """The kernels of a traced step, each with the layer that launched it."""
+    # -- layers ----------------------------------------------------------------------------------------------
+
+    def _layers(
+        self, raws: Sequence[RawStep], tiles: Tiles, starts: NDArray[np.float64]
+    ) -> tuple[pa.Table | None, float, float]:
+        """Layer rows of the instrumented steps, and the seconds in them: all, and those with a name."""
+        marked = np.flatnonzero([raw.instrumented for raw in raws])
+        blocks = []
+        compute_s = named_s = 0.0
+        for column, code in enumerate(tiles.codes.tolist()) if len(marked) else ():
+            owner = self._owner(code)
+            if owner is None:
+                continue
+            ran = marked[(tiles.calls[marked, column] > 0) | (tiles.seconds[marked, column] > 0)]
+            seconds = tiles.seconds[ran, column]
+            compute_s += float(seconds.sum())
+            named_s += float(seconds.sum()) * sum(
+                share
+                for name, share in zip(owner.layers, owner.shares.tolist(), strict=True)
+                if name != OTHER_UNIT
+            )
+            if len(ran):
+                blocks.append(_block(raws, owner, ran, tiles, column, code, starts))
+        if not blocks:
+            return None, 0.0, 0.0
+        table = pa.concat_tables([from_columns("layers", block) for block in blocks])
+        return table.sort_by([("step", "ascending"), ("start_s", "ascending")]), compute_s, named_s
+
+    def _owner(self, code: int) -> Owner | None:
+        """Where an owner's seconds go in the layer table; None for accounts that are no layer's."""
+        if self._version != self._instruments.version:
+            self._version = self._instruments.version
+            self._owners.clear()
+        if code not in self._owners and (code >= OPTIMIZERS or code in PSEUDO):
+            self._owners[code] = self._make_owner(code)
+        return self._owners.get(code)
+
+    def _make_owner(self, code: int) -> Owner:
         units = self._instruments.units
-        pseudo: dict[int, tuple[str, str]] = {code: (name, phase) for code, name, phase in PSEUDO}
-        rows = []
-        for kernel in raw.trace.kernels:
-            if kernel.code >= UNITS:
-                unit, backward = divmod(kernel.code - UNITS, 2)
-                layer, phase = units[unit].name, (Phase.BACKWARD if backward else Phase.FORWARD)
-            elif kernel.code >= OPTIMIZERS:
-                layer, phase = OTHER_UNIT, Phase.UPDATE
-            else:
-                layer, phase = pseudo.get(kernel.code, (OTHER_UNIT, str(ACCOUNTS[min(kernel.code, HOST)])))
-            rows.append(
-                KernelTime(
-                    stage=step.stage,
-                    attempt=step.attempt,
-                    step=step.step,
-                    rank=step.rank,
-                    layer=layer,
-                    phase=phase,
-                    kind=kernel.kind,
-                    name=kernel.name,
-                    stream=kernel.stream,
-                    start_s=step.start_s + kernel.start_s,
-                    seconds=kernel.seconds,
+        if code >= UNITS:
+            unit, backward = divmod(code - UNITS, 2)
+            phase = Phase.BACKWARD if backward else Phase.FORWARD
+            return Owner([units[unit].name], phase, How.MEASURED, np.ones(1))
+        if code < OPTIMIZERS:
+            name, phase = PSEUDO[code]
+            return Owner([name], phase, How.MEASURED, np.ones(1))
+        # No optimizer has a boundary per parameter: its time is split by parameter bytes, and says so.
+        weights = self._instruments.update_weights(code - OPTIMIZERS) or {-1: 1.0}
+        names = [units[owner].name if owner >= 0 else OTHER_UNIT for owner in weights]
+        shares = np.array(list(weights.values()))
+        return Owner(names, Phase.UPDATE, How.ALLOCATED, shares / shares.sum())
+
+    # -- kernels ---------------------------------------------------------------------------------------------
+
+    def _kernels(self, raws: Sequence[RawStep], starts: NDArray[np.float64]) -> pa.Table | None:
+        """The kernels of traced steps, each with the layer that launched it."""
+        tables = []
+        for raw, start in zip(raws, starts.tolist(), strict=True):
+            if raw.trace is None or not raw.trace.kernels:
+                continue
+            places = [self._place(kernel.code) for kernel in raw.trace.kernels]
+            tables.append(
+                from_columns(
+                    "kernels",
+                    {
+                        **{name: raw.fields[name] for name in ("stage", "attempt", "step", "rank")},
+                        "layer": [layer for layer, _ in places],
+                        "phase": [phase for _, phase in places],
+                        "kind": [kernel.kind for kernel in raw.trace.kernels],
+                        "name": [kernel.name for kernel in raw.trace.kernels],
+                        "stream": [kernel.stream for kernel in raw.trace.kernels],
+                        "start_s": [start + kernel.start_s for kernel in raw.trace.kernels],
+                        "seconds": [kernel.seconds for kernel in raw.trace.kernels],
+                    },
                 )
             )
-        return rows
+        return pa.concat_tables(tables) if tables else None
 
-    def _block(self, settled: Settled, step: Step, trace: StepTrace | None) -> LayerBlock:
-        """The layer rows of one step as columns: hundreds of rows a step, so no object per row."""
-        ran = (settled.calls > 0) | (settled.seconds > 0)
-        key = (ran.tobytes(), self._instruments.version)
-        if key != self._plan_key:
-            self._plan_key, self._plan = key, self._make_plan(ran)
-        plan = self._plan
-        seconds = settled.seconds[plan.codes] * plan.shares
-        starts = step.start_s + settled.starts[plan.codes] + settled.seconds[plan.codes] * plan.offsets
-        busy = memory = None
-        if trace is not None:
-            spans = settled.seconds[plan.codes]
-            known = np.array([trace.busy_s.get(code, 0.0) for code in plan.codes.tolist()])
-            busy = np.minimum(spans, known) * plan.shares
-            memory = [trace.peak_bytes.get(code) for code in plan.codes.tolist()]
-        return LayerBlock(step, plan, starts, seconds, np.maximum(1, settled.calls[plan.codes]), busy, memory)
-
-    def _make_plan(self, ran: NDArray[np.bool_]) -> Plan:
-        units = self._instruments.units
-        rows: list[tuple[int, str, Phase, How, float, float]] = []
-        for code in (np.flatnonzero(ran[UNITS:]) + UNITS).tolist():
-            phase = Phase.BACKWARD if (code - UNITS) % 2 else Phase.FORWARD
-            rows.append((code, units[(code - UNITS) // 2].name, phase, How.MEASURED, 1.0, 0.0))
-        rows += [(code, name, phase, How.MEASURED, 1.0, 0.0) for code, name, phase in PSEUDO if ran[code]]
-        # No optimizer has a boundary per parameter: its time is split by parameter bytes, and says so.
-        for index in range(len(self._instruments.optimizers)):
-            if ran[OPTIMIZERS + index]:
-                weights = self._instruments.update_weights(index) or {-1: 1.0}
-                total, offset = sum(weights.values()), 0.0
-                for owner, weight in weights.items():
-                    name = units[owner].name if owner >= 0 else OTHER_UNIT
-                    rows.append(
-                        (OPTIMIZERS + index, name, Phase.UPDATE, How.ALLOCATED, weight / total, offset)
-                    )
-                    offset += weight / total
-        codes, names, phases, hows, shares, offsets = (
-            (list(column) for column in zip(*rows, strict=True)) if rows else ([], [], [], [], [], [])
-        )
-        return Plan(np.array(codes, dtype=np.int64), names, phases, hows, np.array(shares), np.array(offsets))
+    def _place(self, code: int) -> tuple[str, str]:
+        owner = self._owner(code)
+        if owner is None:
+            return OTHER_UNIT, ACCOUNTS[min(code, HOST)].value
+        return (owner.layers[0] if len(owner.layers) == 1 else OTHER_UNIT), owner.phase
 
 
-def layer_columns(blocks: Sequence[LayerBlock]) -> dict[str, Any]:
-    """The columns of the layer table for many steps."""
-
-    def each(values: Callable[[LayerBlock], Any]) -> list[Any]:
-        return [values(block) for block in blocks for _ in range(len(block.plan.codes))]
-
-    def chain(values: Callable[[LayerBlock], Iterable[Any]]) -> list[Any]:
-        return [value for block in blocks for value in values(block)]
-
-    def nothing(block: LayerBlock) -> list[None]:
-        return [None] * len(block.plan.codes)
-
+def _block(
+    raws: Sequence[RawStep],
+    owner: Owner,
+    ran: NDArray[np.int64],
+    tiles: Tiles,
+    column: int,
+    code: int,
+    starts: NDArray[np.float64],
+) -> dict[str, Any]:
+    """The rows of one owner over the steps in which it ran, as columns: step by step, layer by layer."""
+    each = len(owner.layers)
+    spans = tiles.seconds[ran, column]
+    offsets = np.cumsum(owner.shares) - owner.shares
+    traces = [raws[index].trace for index in ran.tolist()]
+    busy = np.array([np.nan if trace is None else trace.busy_s.get(code, 0.0) for trace in traces])
+    busy = np.minimum(busy, spans)
+    memory = [None if trace is None else trace.peak_bytes.get(code) for trace in traces]
+    fields = {
+        name: [raws[i].fields[name] for i in ran.tolist() for _ in range(each)]
+        for name in ("stage", "attempt", "step", "rank")
+    }
+    begins = starts[ran] + tiles.starts[ran, column]
     return {
-        "stage": each(lambda block: str(block.step.stage)),
-        "attempt": each(lambda block: block.step.attempt),
-        "step": each(lambda block: block.step.step),
-        "rank": each(lambda block: block.step.rank),
-        "layer": chain(lambda block: block.plan.names),
-        "phase": chain(lambda block: block.plan.phases),
-        "start_s": np.concatenate([block.starts for block in blocks]),
-        "seconds": np.concatenate([block.seconds for block in blocks]),
-        "calls": np.concatenate([block.calls for block in blocks]),
-        "how": chain(lambda block: block.plan.hows),
-        "busy_s": chain(lambda block: nothing(block) if block.busy is None else block.busy),
-        "idle_s": chain(lambda block: nothing(block) if block.busy is None else block.seconds - block.busy),
-        "memory_bytes": chain(lambda block: block.memory or nothing(block)),
+        **fields,
+        "layer": owner.layers * len(ran),
+        "phase": owner.phase,
+        "start_s": (begins[:, None] + spans[:, None] * offsets).ravel(),
+        "seconds": (spans[:, None] * owner.shares).ravel(),
+        "calls": np.repeat(np.maximum(1, tiles.calls[ran, column]), each),
+        "how": owner.how,
+        "busy_s": (busy[:, None] * owner.shares).ravel(),
+        "idle_s": ((spans - busy)[:, None] * owner.shares).ravel(),
+        "memory_bytes": [value for value in memory for _ in range(each)],
     }
 
 
-def _split_idle(seconds: dict[Account, float], settled: Settled, trace: StepTrace) -> None:
+def _split_idle(accounts: NDArray[np.float64], index: int, tiles: Tiles, trace: StepTrace) -> None:
     """On a traced step the compute accounts hold busy time and `idle` what was left of their spans."""
     busy = np.zeros(len(ACCOUNTS))
-    table = account_of(len(settled.seconds))
-    for code, value in trace.busy_s.items():
-        if code < len(settled.seconds):
-            busy[table[code]] += min(value, float(settled.seconds[code]))
-    idle = 0.0
-    for account in COMPUTE:
-        span = seconds[account]
-        seconds[account] = min(span, float(busy[CODE[account]]))
-        idle += span - seconds[account]
-    seconds[Account.IDLE] = idle
+    places = account_of(tiles.codes)
+    for column, code in enumerate(tiles.codes.tolist()):
+        busy[places[column]] += min(trace.busy_s.get(code, 0.0), float(tiles.seconds[index, column]))
+    compute = [CODE[account] for account in COMPUTE]
+    spans = accounts[index, compute]
+    accounts[index, compute] = np.minimum(spans, busy[compute])
+    accounts[index, IDLE] = float((spans - accounts[index, compute]).sum())
+
+
+def check(walls: NDArray[np.float64], accounts: NDArray[np.float64]) -> None:
+    """Refuse a batch with a step that does not balance: the rule of `Step`, for whole arrays."""
+    tolerance = TOLERANCE_S + RELATIVE_TOLERANCE * np.abs(walls)
+    wrong = ~np.isfinite(walls) | (walls < 0) | (np.nan_to_num(accounts) < -tolerance[:, None]).any(axis=1)
+    wrong |= np.abs(np.nansum(accounts, axis=1) - walls) > tolerance
+    if wrong.any():
+        index = int(np.flatnonzero(wrong)[0])
+        raise UnbalancedStep(
+            f"the accounts of a step do not add up: {accounts[index].tolist()} s of {walls[index]:.9f} s"
+        )
 
 
 _side_streams: dict[int, Any] = {}
 
 
-def _read(value: torch.Tensor) -> float:
-    """The number in a tensor that is already computed. On CUDA read on a side stream, so nothing waits."""
-    if value.device.type != "cuda":
-        return float(value)
-    index = value.device.index or 0
+def read_numbers(values: Sequence[Any]) -> list[float | None]:
+    """Numbers, read from tensors that are already computed: on CUDA all at once and on a side stream."""
+    found: list[float | None] = [
+        None if isinstance(value, torch.Tensor | None) else float(value) for value in values
+    ]
+    groups: dict[tuple[torch.device, torch.dtype], list[int]] = {}
+    for index, value in enumerate(values):
+        if isinstance(value, torch.Tensor):
+            groups.setdefault((value.device, value.dtype), []).append(index)
+    for (device, _), indices in groups.items():
+        tensors = [values[index].reshape(()) for index in indices]
+        for index, number in zip(indices, _read(device, tensors), strict=True):
+            found[index] = float(number)
+    return found
+
+
+def _read(device: torch.device, tensors: list[torch.Tensor]) -> list[float]:
+    if device.type != "cuda":
+        return [float(tensor) for tensor in tensors]
+    index = device.index or 0
     stream = _side_streams.setdefault(index, torch.cuda.Stream(index))
     with torch.cuda.stream(stream):
-        return float(value)
+        return [float(number) for number in torch.stack(tensors).tolist()]

@@ -35,43 +35,52 @@ class Overhead:
 
 
 class Budget:
-    """Draws the steps to instrument and reviews the share against measured cost."""
+    """Draws the steps to instrument and reviews the share against what marks were found to cost."""
 
     def __init__(self, budget: float, *, every_step: bool = False, seed: int = 0) -> None:
         self.budget = budget
         self.every_step = every_step
         self.share = 1.0 if every_step else 0.5
+        self.mark_s = 0.0  # host seconds per mark; counts until there is enough to compare
         self._random = random.Random(seed)
         self._walls: dict[bool, deque[float]] = {True: deque(maxlen=WINDOW), False: deque(maxlen=WINDOW)}
+        self._marks = {True: 0, False: 0}
         self._seen = 0
-        self._expected: float | None = None
 
     def draw(self) -> bool:
         """Whether the next step carries layer marks."""
         return self.every_step or self._random.random() < self.share
 
-    def expect(self, cost_s: float) -> None:
-        """Seconds that the marks of one step should cost by a count, before there is anything to compare."""
-        self._expected = cost_s
-
-    def observe(self, wall_s: float, *, instrumented: bool) -> None:
+    def observe(self, wall_s: float, *, instrumented: bool, marks: int = 0) -> None:
         """Take in a finished training step."""
         self._walls[instrumented].append(wall_s)
+        self._marks[instrumented] = marks
         self._seen += 1
         if not self.every_step and (self._seen % REVIEW_EVERY == 0 or self._seen <= 2):
             self._review()
 
     def _review(self) -> None:
+        """Spend on layers what the accounts, kept on every step, leave of the budget."""
         with_marks, bare = (np.array(self._walls[key]) for key in (True, False))
-        if not with_marks.size and not bare.size:
-            return
         typical = float(np.median(bare if bare.size else with_marks))
-        cost = (self._expected or 0.0) / typical if typical else 0.0
+        if typical <= 0:
+            return
+        layers = self._counted(instrumented=True) / typical
+        accounts = self._counted(instrumented=False) / typical
         if min(with_marks.size, bare.size) >= FEWEST:
-            difference = float(np.median(with_marks) - np.median(bare))
-            cost = max(cost, (difference + _standard_error(with_marks, bare)) / typical)
-        wanted = self.budget / cost if cost > 0 else LARGEST_SHARE
+            difference = float(np.median(with_marks) - np.median(bare)) + _standard_error(with_marks, bare)
+            measured = max(0.0, difference / typical)
+            # Where the device is the bottleneck marks are nearly free, and those of the accounts equally so.
+            accounts *= min(1.0, measured / layers) if layers else 1.0
+            layers = measured
+        left = self.budget - accounts
+        wanted = left / layers if layers > 0 else LARGEST_SHARE
         self.share = min(LARGEST_SHARE, max(SMALLEST_SHARE, wanted))
+
+    def _counted(self, *, instrumented: bool) -> float:
+        """Host seconds of a step's marks by their number: of the layers alone, or of the accounts."""
+        accounts = self._marks[False] or 10
+        return self.mark_s * (max(0, self._marks[True] - accounts) if instrumented else accounts)
 
     def recent(self, *, instrumented: bool) -> list[float]:
         """The latest wall times of one kind of step."""
@@ -95,8 +104,8 @@ class Budget:
                 instrumented_steps=len(marks),
                 bare_steps=len(bare),
             )
-        if marks and self._expected is not None:
-            ratio = 1.0 + self._expected / float(np.median(marks))
+        if marks and self.mark_s:
+            ratio = 1.0 + self.mark_s * self._marks[True] / float(np.median(marks))
             return Overhead(
                 ratio=ratio,
                 low=ratio,

@@ -8,7 +8,6 @@ waits for it: the events are read back once the device has passed the last of th
 from __future__ import annotations
 
 import itertools
-import threading
 import time
 from collections.abc import Sequence
 from typing import Any, Protocol
@@ -26,6 +25,7 @@ class Clock(Protocol):
     """What the recorder asks of a clock."""
 
     device: str
+    deferred: bool  # stamps can be read only after the device has passed them
 
     def now(self) -> Stamp:
         """A stamp on the timeline, cheap enough to take hundreds of times a step."""
@@ -57,6 +57,7 @@ class HostClock:
 
     def __init__(self) -> None:
         self.device = "cpu"
+        self.deferred = False
         self.now = time.perf_counter_ns
 
     def ready(self, stamp: Stamp) -> bool:
@@ -98,9 +99,9 @@ class CudaClock:
 
     def __init__(self, device: torch.device) -> None:
         self.device = f"cuda:{device.index if device.index is not None else torch.cuda.current_device()}"
+        self.deferred = True
         self._index = torch.device(self.device).index
         self._pool: list[torch.cuda.Event] = []
-        self._lock = threading.Lock()
         self._record = torch._C._CudaEventBase.record
         self.follow()
 

@@ -31,6 +31,8 @@ class Unit:
     network: int
     candidate: bool
     compiled: bool
+    shared: bool = False  # it is part of another network too, and belongs to that one
+    entry: bool = False  # its calls are forward passes: the root, or a part that is called by itself
     parent: Unit | None = None
     called: bool = False
     is_layer: bool = False
@@ -163,10 +165,10 @@ class Division:
                     result.setdefault(owner, []).append(parameter)
         return result
 
-    def describe(self) -> list[Layer]:
-        """The layers as plain values."""
+    def describe(self) -> dict[int, Layer]:
+        """The layers as plain values, by unit index."""
         owned = self.parameters_by_layer()
-        return [describe(unit, owned.get(unit.index, [])) for unit in self.layers()]
+        return {unit.index: describe(unit, owned.get(unit.index, [])) for unit in self.layers()}
 
 
 def describe(unit: Unit, parameters: Sequence[torch.Tensor]) -> Layer:

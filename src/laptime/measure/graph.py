@@ -12,7 +12,8 @@ from __future__ import annotations
 
 import threading
 from bisect import bisect_right
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -26,46 +27,100 @@ Node = Any
 sequence_number: Callable[[], int] = torch._C._autograd._get_sequence_nr
 
 
+@dataclass(slots=True)
+class _Thread:
+    """What was entered on one thread: parallel lists, one item per entry."""
+
+    numbers: list[int] = field(default_factory=list)
+    codes: list[int] = field(default_factory=list)
+    inputs: list[Node] = field(default_factory=list)  # the node that made the entered layer's input, if any
+    done: int = 0  # entries before this one have their boundaries
+
+
 class Entries:
     """Which owner was entered at which sequence number, per thread (numbers are counted per thread)."""
 
     def __init__(self) -> None:
-        self._threads: dict[int, tuple[list[int], list[int]]] = {}
+        self._threads: dict[int, _Thread] = {}
 
-    def enter(self, code: int) -> None:
-        """Nodes made from here on belong to this owner."""
-        numbers, codes = self._of_thread()
-        numbers.append(sequence_number())
-        codes.append(code)
+    def enter(self, code: int, node: Node = None) -> None:
+        """Nodes made from here on belong to this owner; `node` made its input."""
+        thread = self._of_thread()
+        thread.numbers.append(sequence_number())
+        thread.codes.append(code)
+        thread.inputs.append(node)
 
-    def _of_thread(self) -> tuple[list[int], list[int]]:
-        return self._threads.setdefault(threading.get_ident(), ([], []))
+    def leave(self) -> None:
+        """Take the last entry back: nodes go on belonging to the owner before it."""
+        thread = self._of_thread()
+        if thread.numbers:
+            del thread.numbers[-1], thread.codes[-1], thread.inputs[-1]
+
+    def _of_thread(self) -> _Thread:
+        ident = threading.get_ident()
+        thread = self._threads.get(ident)
+        if thread is None:
+            thread = self._threads[ident] = _Thread()
+        return thread
 
     def clear(self) -> None:
         """Forget all entries: their graphs are gone."""
-        for numbers, codes in self._threads.values():
-            numbers.clear()
-            codes.clear()
+        self._threads.clear()
 
-    def bound(self) -> None:
-        """Forget the oldest entries of a loop that never runs backward."""
-        for numbers, codes in self._threads.values():
-            if len(numbers) > MOST_ENTRIES:
-                del numbers[: -MOST_ENTRIES // 2], codes[: -MOST_ENTRIES // 2]
+    def keep(self) -> None:
+        """Carry entries over to the next step, for a backward pass to come, without holding its graph."""
+        for thread in self._threads.values():
+            if len(thread.numbers) > MOST_ENTRIES:
+                del thread.numbers[: MOST_ENTRIES // 2], thread.codes[: MOST_ENTRIES // 2]
+                thread.done = max(0, thread.done - MOST_ENTRIES // 2)
+            thread.inputs = [None] * len(thread.numbers)
 
-    def boundaries(self, roots: Iterable[Node], skip: Callable[[int], bool]) -> list[tuple[int, Node]]:
-        """(owner, highest node) for each stretch of nodes reachable from the roots.
+    def boundaries(self, roots: Sequence[Node], skip: Callable[[int], bool] | None) -> list[tuple[int, Node]]:
+        """(owner, highest node) for each stretch of nodes reachable from the roots and not yet given.
 
         Owners for which `skip` holds pass their nodes on to the owner entered before them.
         """
-        numbers, codes = self._of_thread()
-        if any(map(skip, set(codes))):
-            kept = [(n, c) for n, c in zip(numbers, codes, strict=True) if not skip(c)]
-            numbers, codes = [n for n, _ in kept], [c for _, c in kept]
+        thread = self._of_thread()
+        numbers, codes, inputs = thread.numbers, thread.codes, thread.inputs
+        if skip is not None:
+            kept = [i for i, code in enumerate(codes) if not skip(code)]
+            numbers, codes = [numbers[i] for i in kept], [codes[i] for i in kept]
+            inputs = [None] * len(kept)
         if not numbers:
             return []
-        tops = highest_nodes(roots, numbers)
+        tops = None if skip is not None else _tops_from_inputs(roots, numbers, inputs, thread.done)
+        if tops is None:
+            tops = highest_nodes(roots, numbers)
+        elif tops:
+            thread.done = max(tops) + 1
+            for index in range(thread.done):
+                inputs[index] = None
         return [(_owner(codes, group), node) for group, node in tops.items()]
+
+
+def _tops_from_inputs(
+    roots: Sequence[Node], numbers: list[int], inputs: list[Node], done: int
+) -> dict[int, Node] | None:
+    """The highest nodes without a walk, where every stretch ends in the input of the next layer: a chain.
+
+    The node that made a layer's input is the highest of the stretch before it exactly if it bears the last
+    number given out before the layer was entered. None if any stretch ends otherwise: then walk.
+    """
+    if len(roots) != 1:
+        return None
+    number = roots[0]._sequence_nr()
+    last = bisect_right(numbers, number) - 1
+    if last < done or (last + 1 < len(numbers) and numbers[last + 1] != number + 1):
+        return None
+    tops: dict[int, Node] = {last: roots[0]}
+    for group in range(last - 1, done - 1, -1):
+        if numbers[group] == numbers[group + 1]:
+            continue  # nothing differentiable happened in it
+        node = inputs[group + 1]
+        if node is None or node._sequence_nr() != numbers[group + 1] - 1:
+            return None
+        tops[group] = node
+    return tops
 
 
 def _owner(codes: list[int], group: int) -> int:

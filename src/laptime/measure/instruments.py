@@ -39,6 +39,7 @@ from laptime.measure.timeline import (
 from laptime.record import Layer
 
 _compiling = torch.compiler.is_compiling
+Entering = Callable[[tuple[Any, ...]], None]
 
 
 @dataclass(slots=True, eq=False)
@@ -49,10 +50,10 @@ class Network:
     root: nn.Module
     division: Division
     undo: list[Callable[[], None]] = field(default_factory=list)
-    discovery: list[Callable[[], None]] = field(
-        default_factory=list
-    )  # non-empty while layers are being found
+    discovery: list[Callable[[], None]] = field(default_factory=list)  # while its layers are being found
     forwards: int = 0
+    trained: bool = False  # a discovering pass was in training mode
+    searches: int = 0
 
 
 # A first pass in evaluation mode leaves out what only training calls (auxiliary heads), so discovery goes on
@@ -92,6 +93,8 @@ class Instruments:
         self.on_update: Callable[[Optimizer], None] | None = None
         self.on_network_resolved: Callable[[], None] | None = None
         self._layer_undo: list[Callable[[], None]] = []
+        self._lost = False  # a layer ran outside every forward pass
+        self._published = 0
         self._optimizer_depth = 0
         self._node_hooks: dict[int, Callable[[Any], None]] = {}
         self._handles: list[RemovableHandle] = []
@@ -111,12 +114,32 @@ class Instruments:
         known = {id(unit.module) for unit in self.units}
         self.units.extend(division.units)
         self.networks.append(network)
-        network.undo.append(around(root, lambda: self.root_enter(network), lambda: self.root_exit(network)))
         for unit in division.units[1:]:
-            if id(unit.module) not in known:  # a module shared by two networks belongs to the first
-                network.discovery.append(before(unit.module, self._entering(unit, division)))
-        network.discovery.append(lambda: None)
+            unit.shared = id(unit.module) in known  # a module of two networks belongs to the first
+        self._watch_entry(network, division.units[0])
+        self._discover(network)
         return network
+
+    def _watch_entry(self, network: Network, unit: Unit) -> None:
+        """Calls of this module are forward passes: the network's root, or a part that is called by itself."""
+        unit.entry = True
+        network.undo.append(
+            around(unit.module, lambda: self.root_enter(network, unit), lambda: self.root_exit(network))
+        )
+
+    def _discover(self, network: Network) -> None:
+        for unit in network.division.units[1:]:
+            if not unit.shared:
+                network.discovery.append(before(unit.module, self._discovering(network, unit)))
+        network.discovery.append(lambda: None)
+
+    def search(self) -> None:
+        """Look again, during the coming step, for parts of the networks that are called by themselves."""
+        for network in self.networks:
+            if not network.discovery and network.searches < MOST_DISCOVERY:
+                network.searches += 1
+                self.disarm()
+                self._discover(network)
 
     def rename(self, prefix: str) -> None:
         """Put a network's name before the layers of the only network so far: a second one has joined it."""
@@ -129,52 +152,94 @@ class Instruments:
         """Whether each unit is a layer."""
         return np.array([unit.is_layer for unit in self.units], dtype=bool)
 
-    def layers(self) -> list[Layer]:
-        """The layers of all networks, in the order of their first calls."""
-        return [
-            layer
-            for network in self.networks
-            if network.division.resolved
-            for layer in network.division.describe()
-        ]
+    def layers(self) -> dict[int, Layer]:
+        """The layers of all networks by unit index, in the order of their first calls."""
+        found: dict[int, Layer] = {}
+        for network in self.networks:
+            if network.division.resolved:
+                found |= network.division.describe()
+        return found
 
-    def _entering(self, unit: Unit, discovery: Division | None = None) -> Callable[[], None]:
+    def _entering(self, unit: Unit) -> Entering:
         forward, backward = forward_code(unit.index), backward_code(unit.index)
-        mark, enter = self.timeline.mark, self.entries.enter
+        mark, enter, owners = self.timeline.mark, self.entries.enter, self.timeline.owners
 
-        def entering() -> None:
-            if discovery is not None:
-                discovery.calls.append(unit)
-            # During a backward pass a forward call is a recomputation: activation checkpointing.
-            mark(backward if self.backward_depth else forward)
-            enter(backward)
+        def entering(args: tuple[Any, ...]) -> None:
+            if self.backward_depth:
+                mark(backward)  # a forward call during a backward pass recomputes: activation checkpointing
+            elif owners[-1] == INPUT | RETURN:
+                owners[-1] = forward  # what ran before the first layer is the first layer's: no second mark
+            elif self.forward_depth or self._called_alone(unit):
+                mark(forward)
+            else:
+                return
+            enter(backward, args[0].grad_fn if args and isinstance(args[0], torch.Tensor) else None)
 
         return entering
 
-    def root_enter(self, network: Network) -> None:
-        """A network's forward pass begins."""
-        if self.backward_depth:
-            return
-        self.forward_depth += 1
-        if self.forward_depth > 1:
-            return
-        unit = network.division.units[0]
+    def _discovering(self, network: Network, unit: Unit) -> Entering:
+        forward, backward = forward_code(unit.index), backward_code(unit.index)
+
+        def entering(_: tuple[Any, ...]) -> None:
+            if unit.entry:
+                return  # its own hook does the rest
+            if not self.forward_depth and not self.backward_depth:
+                if not _has_parameters(unit.module):
+                    return  # a metric or a criterion that lives in the module tree
+                self._watch_entry(network, unit)
+                self.root_enter(network, unit)
+                return
+            network.division.calls.append(unit)
+            self.timeline.mark(backward if self.backward_depth else forward)
+            self.entries.enter(backward)
+
+        return entering
+
+    def _called_alone(self, unit: Unit) -> bool:
+        """A layer was called outside every forward pass; whether its time is the network's."""
+        if not _has_parameters(unit.module):
+            return False
+        self.seen.forward = True
+        self.seen.graded = self.seen.graded or torch.is_grad_enabled()
+        self.seen.training = self.seen.training or unit.module.training
+        self._lost = True  # look for the part that it belongs to
+        return True
+
+    def root_enter(self, network: Network, unit: Unit) -> None:
+        """A forward pass begins, of a network or of a part that is called by itself."""
+        first = not self.forward_depth and not self.backward_depth
+        if not self.backward_depth:
+            self.forward_depth += 1
+        if first and unit.parent is not None:
+            self._close_seam()
         if network.discovery:
             network.division.calls.append(unit)
         elif not self.armed:
-            self.timeline.mark(FORWARD)
+            if first:
+                self.timeline.mark(FORWARD)
             return
-        if (
-            unit.candidate or unit.is_layer
-        ):  # the network is a layer itself: compiled, or a parameter is its own
-            self.timeline.mark(forward_code(unit.index))
+        if unit.candidate or unit.is_layer:  # a layer itself: compiled, or a parameter is its own
+            code = backward_code(unit.index) if self.backward_depth else forward_code(unit.index)
+            self.timeline.mark(code)
             self.entries.enter(backward_code(unit.index))
-        else:
+        elif first:
             self.timeline.give_back(INPUT)
             self.entries.enter(INPUT)
 
+    def _close_seam(self) -> None:
+        """Code between two parts that are called one after the other goes to the last layer of the first."""
+        mark, number = self.forward_end
+        owners = self.timeline.owners
+        if not mark or mark != len(owners) - 1 or owners[mark] != LOSS:
+            return
+        if number == sequence_number():
+            owners[mark] = HOST  # not a single autograd node: Python
+        else:
+            owners[mark] = owners[mark - 1] | RETURN
+            self.entries.leave()
+
     def root_exit(self, network: Network) -> None:
-        """A network's forward pass ends; what follows is the loss until something else says otherwise."""
+        """A forward pass ends; what follows is the loss until something else says otherwise."""
         if self.backward_depth:
             return
         self.forward_depth = max(0, self.forward_depth - 1)
@@ -190,14 +255,25 @@ class Instruments:
         self.forward_end = (len(self.timeline.owners) - 1, sequence_number())
 
     def _resolve(self, network: Network) -> None:
+        earlier = self.timeline.owner & ~RETURN
+        self.timeline.mark(INSTRUMENT)
         network.division.resolve()
-        self.version += 1
         network.forwards += 1
-        if network.root.training or network.forwards >= MOST_DISCOVERY:
-            undo_all(network.discovery)
-            if self.armed:
-                self.arm()
-        if self.on_network_resolved is not None:
+        network.trained = network.trained or network.root.training
+        self.version += 1
+        self.timeline.give_back(earlier)
+
+    def _end_discovery(self) -> None:
+        """At the end of a step that showed all of a network: its layers are known."""
+        ended = False
+        for network in self.networks:
+            if network.discovery and (network.trained or network.forwards >= MOST_DISCOVERY):
+                undo_all(network.discovery)
+                ended = True
+        if ended:
+            self.disarm()
+        if self.version != self._published and self.on_network_resolved is not None:
+            self._published = self.version
             self.on_network_resolved()
 
     def arm(self) -> None:
@@ -208,24 +284,22 @@ class Instruments:
         for network in self.networks:
             for unit in [] if network.discovery else network.division.units[1:]:
                 late = unit.candidate and not unit.called  # a layer that only some forward passes use
-                if (unit.is_layer or late) and id(unit.module) not in seen:
+                if (unit.is_layer or late) and not unit.entry and id(unit.module) not in seen:
                     seen.add(id(unit.module))
                     entering = self._late(unit) if late else self._entering(unit)
                     self._layer_undo.append(before(unit.module, entering))
 
-    def _late(self, unit: Unit) -> Callable[[], None]:
+    def _late(self, unit: Unit) -> Entering:
         entering = self._entering(unit)
 
-        def first_call() -> None:
+        def first_call(args: tuple[Any, ...]) -> None:
             if not unit.is_layer:
                 unit.is_layer = unit.called = True
                 division = self.networks[unit.network].division
                 division.calls.append(unit)
                 division.resolve()
                 self.version += 1
-                if self.on_network_resolved is not None:
-                    self.on_network_resolved()
-            entering()
+            entering(args)
 
         return first_call
 
@@ -259,7 +333,8 @@ class Instruments:
         roots = graph_roots(outputs)
         owner = BACKWARD
         highest = -1
-        for code, node in self.entries.boundaries(roots, self._is_no_layer):
+        discovering = any(network.discovery for network in self.networks)
+        for code, node in self.entries.boundaries(roots, self._is_no_layer if discovering else None):
             node.register_prehook(self._node_hook(code))
             number = node._sequence_nr()
             if number > highest:
@@ -350,7 +425,11 @@ class Instruments:
         if seen.backward or not seen.graded:
             self.entries.clear()
         else:
-            self.entries.bound()
+            self.entries.keep()
+        self._end_discovery()
+        if self._lost or not seen.forward:
+            self._lost = False
+            self.search()
         return seen
 
     def detach(self) -> None:
@@ -370,28 +449,28 @@ def undo_all(actions: list[Callable[[], None]]) -> None:
         actions.pop()()
 
 
-def before(module: nn.Module, action: Callable[[], None]) -> Callable[[], None]:
-    """Call `action` before each call of a module, first of all its hooks; returns the undo."""
+def before(module: nn.Module, action: Entering) -> Callable[[], None]:
+    """Call `action` with the arguments of each call of a module, first of all its hooks; returns the undo."""
 
-    def hook(_: nn.Module, __: Any) -> None:
+    def hook(_: nn.Module, args: tuple[Any, ...]) -> None:
         if not _compiling():
-            action()
+            action(args)
 
     if getattr(module, "_compiled_call_impl", None) is not None:
-        return _wrap_compiled_call(module, action, None)
+        return _CompiledCall.of(module).add(action, None)
     return module.register_forward_pre_hook(hook, prepend=True).remove
 
 
 def around(module: nn.Module, enter: Callable[[], None], leave: Callable[[], None]) -> Callable[[], None]:
     """Call `enter` and `leave` around each call of a module; returns the undo."""
     if getattr(module, "_compiled_call_impl", None) is not None:
-        return _wrap_compiled_call(module, enter, leave)
+        return _CompiledCall.of(module).add(lambda _: enter(), leave)
 
     def hook(_: nn.Module, __: Any, ___: Any) -> None:
         if not _compiling():
             leave()
 
-    undo_enter = before(module, enter)
+    undo_enter = before(module, lambda _: enter())
     handle = module.register_forward_hook(hook)
 
     def undo() -> None:
@@ -401,25 +480,45 @@ def around(module: nn.Module, enter: Callable[[], None], leave: Callable[[], Non
     return undo
 
 
-def _wrap_compiled_call(
-    module: nn.Module, enter: Callable[[], None], leave: Callable[[], None] | None
-) -> Callable[[], None]:
+class _CompiledCall:
     """`module.compile()` compiles the hooks along with the call, so the compiled call itself is wrapped."""
-    compiled = module._compiled_call_impl
 
-    def call(*args: Any, **kwargs: Any) -> Any:
-        enter()
-        result = compiled(*args, **kwargs)  # type: ignore[misc]
-        if leave is not None:
-            leave()
+    def __init__(self, module: nn.Module) -> None:
+        self._module = module
+        self._compiled: Any = module._compiled_call_impl
+        self._pairs: list[tuple[Entering, Callable[[], None] | None]] = []
+
+    @classmethod
+    def of(cls, module: nn.Module) -> _CompiledCall:
+        """The wrapper that is there already, or a new one."""
+        present = module._compiled_call_impl
+        return present if isinstance(present, cls) else cls(module)
+
+    def add(self, enter: Entering, leave: Callable[[], None] | None) -> Callable[[], None]:
+        """Call both around the compiled call; returns the undo."""
+        pair = (enter, leave)
+        self._pairs.insert(0, pair)  # the latest first, as hooks are
+        self._module._compiled_call_impl = self
+
+        def undo() -> None:
+            self._pairs.remove(pair)
+            if not self._pairs and self._module._compiled_call_impl is self:
+                self._module._compiled_call_impl = self._compiled
+
+        return undo
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        for enter, _ in tuple(self._pairs):
+            enter(args)
+        result = self._compiled(*args, **kwargs)
+        for _, leave in tuple(self._pairs):
+            if leave is not None:
+                leave()
         return result
 
-    module._compiled_call_impl = call  # type: ignore[assignment]
 
-    def undo() -> None:
-        module._compiled_call_impl = compiled
-
-    return undo
+def _has_parameters(module: nn.Module) -> bool:
+    return next(module.parameters(), None) is not None
 
 
 def _with_closure(args: Sequence[Any], kwargs: dict[str, Any], timeline: Timeline, code: int) -> Any:

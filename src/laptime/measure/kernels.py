@@ -91,7 +91,7 @@ class KernelTracer:
 
     def _start(self) -> None:
         activities = [ProfilerActivity.CPU] + ([ProfilerActivity.CUDA] if self.cuda else [])
-        self._profiler = profile(activities=activities, profile_memory=True, acc_events=False)
+        self._profiler = profile(activities=activities, profile_memory=True, acc_events=True)
         self._profiler.start()
 
     def on_mark(self, index: int) -> None:

@@ -22,7 +22,7 @@ from torch.optim import Optimizer
 
 from laptime.errors import AlreadyRecording, ForeignOptimizer, RecordingError
 from laptime.measure import patches
-from laptime.measure.books import Books, LayerBlock, layer_columns
+from laptime.measure.books import Books, Closed
 from laptime.measure.budget import Budget
 from laptime.measure.clocks import Clock, clock_for
 from laptime.measure.division import Granularity
@@ -44,14 +44,15 @@ from laptime.measure.timeline import (
     RawStep,
     Timeline,
 )
-from laptime.record import Account, KernelTime, Stage, Step
-from laptime.store import TABLES, Run, RunWriter, from_columns, load
+from laptime.record import Account, Stage
+from laptime.store import Run, RunWriter, load
 
 Networks = nn.Module | Mapping[str, nn.Module]
 Optimizers = Optimizer | Sequence[Optimizer] | None
 
 FLUSH_S = 2.0  # well inside the contract's 5 s, so that a slow disk still keeps it
 SETTLE_S = 0.25
+BATCH = 256  # steps whose books are closed at once
 MOST_PENDING = 4096  # finished steps waiting for their books; beyond this the training thread helps
 LOGGED = ("loss", "top1", "topn")
 
@@ -125,7 +126,8 @@ class Recorder:
         self.instruments.watch_optimizers()
         self._books = Books(clock, self.instruments)
         self._tracer = KernelTracer(self._wanted_kernels, cuda=clock.device.startswith("cuda"))
-        self._pending: deque[RawStep] = deque()
+        self._unread: deque[RawStep] = deque()  # the device may not have passed their last stamp
+        self._pending: deque[RawStep] = deque()  # their books are to be closed
         self._traced: list[tuple[int, RawStep]] = []
         self._settling = threading.Lock()
         self._thread = threading.get_ident()
@@ -141,7 +143,7 @@ class Recorder:
         self._opened = False
         self._began_steps = self._last_lap = time.perf_counter()
         self._instrumented = False
-        self._mark_s = _mark_cost(clock)
+        self._budget.mark_s = _mark_cost(clock)
         self._stop_background = threading.Event()
         self._background = threading.Thread(target=self._work, name="laptime-writer", daemon=True)
         self._background.start()
@@ -159,8 +161,9 @@ class Recorder:
         self.timeline.on_mark = None
         self._stop_background.set()
         self._background.join()
-        if self._pending:
-            self._clock_in_use.wait(self._pending[-1].stamps[-1])
+        if self._unread:
+            self._clock_in_use.wait(self._unread[-1].stamps[-1])
+        self._read_stamps()
         self._settle()
         self.facts.host_s = self._last_lap - self._began_steps
         self.facts.notes += self._books.problems
@@ -186,6 +189,7 @@ class Recorder:
     def run(self) -> Run:
         """The run as it is on disk now; complete once the recording has ended."""
         if self._active:
+            self._read_stamps()
             self._settle()
             self._writer.flush()
         return load(self.out)
@@ -201,6 +205,18 @@ class Recorder:
         if several and len(self.instruments.networks) == 1:
             self.instruments.rename(f"{self.instruments.networks[0].name}.")
         self.instruments.add_network(name, network, prefix=f"{name}." if several else "")
+
+    def search(self) -> None:
+        """Look again, in the step that begins here, for parts of a network that are called by themselves."""
+        self.instruments.search()
+        if any(network.discovery for network in self.instruments.networks):
+            self.instruments.arm()
+            self._instrumented = True
+
+    @property
+    def active(self) -> bool:
+        """Whether the recording is running."""
+        return self._active
 
     @property
     def step_number(self) -> int:
@@ -358,19 +374,40 @@ class Recorder:
         self._step += 1
         self._hand_over(raw)
         self._clock_in_use.follow()
-        self._prepare()
-        self.timeline.mark(then)
+        if self._prepare() or not self._clock_in_use.deferred:
+            self.timeline.mark(then)
+        else:
+            self.timeline.owners[-1] = then  # nothing was done on the device's time: spare it an event
 
     def _hand_over(self, raw: RawStep) -> None:
+        """Pass a finished step on, and read the stamps of those that the device has finished meanwhile.
+
+        Read here and not in the background: with the driver and Python's lock to share, one event takes the
+        background thread eight times as long, and the training thread waits for it.
+        """
         if self._tracer.tracing:
             self._traced.append((self._tracer.number, raw))
+        elif self._clock_in_use.deferred:
+            self._unread.append(raw)
+            self._read_stamps(most=2)
         else:
             self._pending.append(raw)
         if len(self._pending) > MOST_PENDING:
             self._settle()
 
-    def _prepare(self) -> None:
-        """Decide what the coming step carries: bare, layers or kernels."""
+    def _read_stamps(self, *, most: int | None = None) -> None:
+        clock = self._clock_in_use
+        while self._unread and most != 0 and clock.ready(self._unread[0].stamps[-1]):
+            raw = self._unread.popleft()
+            raw.times = clock.seconds(raw.stamps)
+            clock.recycle(raw.stamps[:-1])  # the last stamp is the first of the next step
+            raw.stamps = []
+            self._pending.append(raw)
+            most = None if most is None else most - 1
+
+    def _prepare(self) -> bool:
+        """Decide what the coming step carries: bare, layers or kernels. Returns whether that took work."""
+        worked = self._tracer.running or self._tracer.tracing
         if self._traced and self._tracer.ends_before(self._step):
             self._collect_trace()
         traced = self._tracer.plan(self._step)
@@ -378,6 +415,7 @@ class Recorder:
         discovering = any(network.discovery for network in self.instruments.networks)
         # Warm-up of a trace perturbs its step, so that one stays bare.
         draw = traced or discovering or (not self._tracer.running and self._budget.draw())
+        worked = worked or traced or draw != self.instruments.armed
         if draw and not self.instruments.armed:
             self.instruments.arm()
         elif not draw and self.instruments.armed:
@@ -385,13 +423,16 @@ class Recorder:
         self._instrumented = draw
         if traced:
             self._tracer.on_mark(0)  # the step's first mark was set when the one before was cut
+        return worked
 
     def _collect_trace(self) -> None:
         """End the profiler session and give each traced step its kernels."""
         if not self._tracer.running:
             return
         self._tracer.collect(self._traced)
-        self._pending.extend(raw for _, raw in self._traced)
+        for _, raw in self._traced:
+            raw.times = self._clock_in_use.seconds(raw.stamps)
+            self._pending.append(raw)
         self._traced = []
         self.facts.trace_ended_at = self._step
 
@@ -409,9 +450,9 @@ class Recorder:
 
     def watch_backward(self, call: Callable[[], Any], outputs: Any, *, accumulates: bool) -> Any:
         """A backward pass, or a gradient taken by hand."""
+        if self._elsewhere() and not (self.instruments.backward_depth and _is_engine_thread()):
+            return call()
         if not self.instruments.backward_depth:
-            if self._elsewhere():
-                return call()
             self._relabel_loss_tail()
         return self.instruments.run_backward(call, outputs, accumulates=accumulates)
 
@@ -425,8 +466,9 @@ class Recorder:
         mark, number = instruments.forward_end
         if begins and not inside and earlier == LOSS and number == sequence_number():
             self.timeline.relabel_since(mark, LOSS, HOST)
-        self.timeline.mark(LOSS)
-        instruments.entries.enter(LOSS_BACKWARD)
+        if self.timeline.owner & ~RETURN != LOSS:
+            self.timeline.mark(LOSS)
+            instruments.entries.enter(LOSS_BACKWARD)
         self._in_loss = True
         try:
             return call()
@@ -479,33 +521,30 @@ class Recorder:
                 flushed = time.monotonic()
 
     def _settle(self) -> None:
-        """Close the books of every step that the device has finished."""
+        """Close the books of the steps that are known."""
         with self._settling:
-            steps: list[Step] = []
-            blocks: list[LayerBlock] = []
-            kernels: list[KernelTime] = []
-            while self._pending and self._clock_in_use.ready(self._pending[0].stamps[-1]):
-                raw = self._pending.popleft()
-                step, block = self._books.close(raw)
-                steps.append(step)
-                if block is not None:
-                    blocks.append(block)
-                self.facts.take(step, block, raw)
-                if raw.trace is not None:
-                    kernels += self._books.kernels(raw, step)
-                elif step.stage is Stage.TRAIN and step.step > 0 and not raw.perturbed:
-                    self._budget.observe(step.wall_s, instrumented=raw.instrumented)
-                    if raw.instrumented:
-                        self._budget.expect(self._mark_s * len(raw.owners))
-            if steps:
-                self._writer.append("steps", TABLES["steps"].table(steps))
-            if blocks:
-                self._writer.append("layers", from_columns("layers", layer_columns(blocks)))
-            if kernels:
-                self._writer.append("kernels", TABLES["kernels"].table(kernels))
+            while self._pending:
+                raws = [self._pending.popleft() for _ in range(min(len(self._pending), BATCH))]
+                closed = self._books.close(raws)
+                self.facts.take(closed)
+                self._watch_budget(closed)
+                for name in ("steps", "layers", "kernels"):
+                    table = getattr(closed, name)
+                    if table is not None:
+                        self._writer.append(name, table)
+
+    def _watch_budget(self, closed: Closed) -> None:
+        for raw, wall_s in zip(closed.raws, closed.walls.tolist(), strict=True):
+            if raw.fields["stage"] is Stage.TRAIN and raw.fields["step"] > 0 and not raw.perturbed:
+                self._budget.observe(wall_s, marks=len(raw.owners), instrumented=raw.instrumented)
 
     def _publish_layers(self) -> None:
         self._writer.network(self.facts.with_memory(self.instruments.layers()))
+
+
+def _is_engine_thread() -> bool:
+    """Whether this thread belongs to autograd's engine: Python's threading did not start it."""
+    return isinstance(threading.current_thread(), threading._DummyThread)
 
 
 def _mark_cost(clock: Clock) -> float:

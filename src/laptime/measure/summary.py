@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import statistics
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
-from laptime.measure.books import LayerBlock
+from laptime.measure.books import Closed
 from laptime.measure.budget import Budget
 from laptime.measure.instruments import Seen
-from laptime.measure.timeline import RawStep
-from laptime.record import Layer, Phase, Stage, Statistics, Step, ratio_interval
-from laptime.record.layers import OTHER_UNIT
+from laptime.measure.timeline import CODE, UNITS, RawStep
+from laptime.record import Account, Layer, Phase, Stage, Statistics, ratio_interval
 from laptime.store import Run
 
 FEWEST = 5
+
 
 @dataclass(slots=True)
 class Facts:
@@ -39,8 +39,8 @@ class Facts:
     trace_ended_at: int | None = None
     bare_before: list[float] = field(default_factory=list)
     bare_after: list[float] = field(default_factory=list)
-    activation_bytes: dict[str, int] = field(default_factory=dict)
-    peak_bytes: dict[str, int] = field(default_factory=dict)
+    activation_bytes: dict[int, int] = field(default_factory=dict)
+    peak_bytes: dict[int, int] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
 
     def note(self, text: str) -> None:
@@ -55,55 +55,46 @@ class Facts:
             self.without_forward += seen.backward and not seen.forward
             self.optimizer_steps += seen.update
 
-    def take(self, step: Step, block: LayerBlock | None, raw: RawStep) -> None:
-        """Take in a closed step."""
-        self.steps[step.stage] += 1
-        self.wall_s += step.wall_s
-        self.unexplained_s += step.unexplained_s
-        self.instrument_s += step.instrument_s
-        if block is not None:
-            self.instrumented += 1
-            other = sum(
-                seconds
-                for name, seconds in zip(block.plan.names, block.seconds, strict=True)
-                if name == OTHER_UNIT
-            )
-            total = float(block.seconds.sum())
-            self.compute_s += total
-            self.named_s += total - float(other)
-        if raw.trace is not None:
-            self.traced.append(step.step)
-            self._memory(block, raw)
-        elif step.stage is Stage.TRAIN and not raw.instrumented and not raw.perturbed:
-            self._bare(step)
+    def take(self, closed: Closed) -> None:
+        """Take in a batch of closed steps."""
+        self.wall_s += float(closed.walls.sum())
+        self.unexplained_s += float(closed.accounts[:, CODE[Account.UNEXPLAINED]].sum())
+        self.instrument_s += float(closed.accounts[:, CODE[Account.INSTRUMENT]].sum())
+        self.compute_s += closed.compute_s
+        self.named_s += closed.named_s
+        for raw, wall_s in zip(closed.raws, closed.walls.tolist(), strict=True):
+            stage, step = raw.fields["stage"], raw.fields["step"]
+            self.steps[stage] += 1
+            self.instrumented += raw.instrumented
+            if raw.trace is not None:
+                self.traced.append(step)
+                self._memory(raw)
+            elif stage is Stage.TRAIN and step > 0 and not raw.instrumented and not raw.perturbed:
+                self._bare(step, wall_s)
 
-    def _bare(self, step: Step) -> None:
+    def _bare(self, step: int, wall_s: float) -> None:
         """Bare steps just before and just after the last kernel trace show whether the detach was clean."""
         if self.trace_ended_at is None:
-            self.bare_before = [*self.bare_before[-31:], step.wall_s] if step.step > 0 else []
-        elif step.step >= self.trace_ended_at and len(self.bare_after) < 32:
-            self.bare_after.append(step.wall_s)
+            self.bare_before = [*self.bare_before[-31:], wall_s]
+        elif step >= self.trace_ended_at and len(self.bare_after) < 32:
+            self.bare_after.append(wall_s)
 
-    def _memory(self, block: LayerBlock | None, raw: RawStep) -> None:
-        if block is None:
-            return
-        for code, name, phase in zip(
-            block.plan.codes.tolist(), block.plan.names, block.plan.phases, strict=True
-        ):
-            if phase == Phase.FORWARD and code in raw.trace.kept_bytes:
-                self.activation_bytes[name] = max(0, raw.trace.kept_bytes[code])
-            if code in raw.trace.peak_bytes:
-                self.peak_bytes[name] = max(self.peak_bytes.get(name, 0), raw.trace.peak_bytes[code])
+    def _memory(self, raw: RawStep) -> None:
+        for code, kept in raw.trace.kept_bytes.items():
+            if code >= UNITS and (code - UNITS) % 2 == 0:
+                self.activation_bytes[(code - UNITS) // 2] = max(0, kept)
+        for code, peak in raw.trace.peak_bytes.items():
+            if code >= UNITS:
+                unit = (code - UNITS) // 2
+                self.peak_bytes[unit] = max(self.peak_bytes.get(unit, 0), peak)
 
-    def with_memory(self, layers: list[Layer]) -> list[Layer]:
-        """The layers with what the traced steps said of their memory."""
+    def with_memory(self, layers: Mapping[int, Layer]) -> list[Layer]:
+        """The layers, by unit, with what the traced steps said of their memory."""
         return [
             replace(
-                layer,
-                activation_bytes=self.activation_bytes.get(layer.name),
-                peak_bytes=self.peak_bytes.get(layer.name),
+                layer, activation_bytes=self.activation_bytes.get(unit), peak_bytes=self.peak_bytes.get(unit)
             )
-            for layer in layers
+            for unit, layer in layers.items()
         ]
 
 

@@ -91,72 +91,95 @@ class Timeline:
 
 @dataclass(slots=True)
 class RawStep:
-    """The marks of a finished step, before anyone has read the clock's stamps."""
+    """The marks of a finished step. `times` are known once the clock has read the stamps."""
 
     stamps: list[Stamp]
     owners: list[int]
     fields: dict[str, Any]
     instrumented: bool
     logged: dict[str, Any] = field(default_factory=dict)
+    times: NDArray[np.float64] | None = None
     perturbed: bool = False  # a profiler session was open
     trace: Any = None
 
 
 @dataclass(frozen=True, slots=True)
-class Settled:
-    """Seconds by account, and by owner code with first start and calls."""
+class Tiles:
+    """Many steps, tiled: wall and accounts by step; seconds, first start and calls by step and owner."""
 
-    wall_s: float
+    walls: NDArray[np.float64]
     accounts: NDArray[np.float64]
+    codes: NDArray[np.int64]
     seconds: NDArray[np.float64]
     starts: NDArray[np.float64]
     calls: NDArray[np.int64]
 
 
-def account_of(codes: int) -> NDArray[np.int64]:
-    """The account of each owner code below `codes`."""
-    table = np.full(codes, BACKWARD, dtype=np.int64)
+def account_of(codes: NDArray[np.int64]) -> NDArray[np.int64]:
+    """The account of each owner code."""
+    table = np.full(UNITS, UPDATE, dtype=np.int64)
     table[: len(ACCOUNTS)] = np.arange(len(ACCOUNTS))
-    table[INPUT] = FORWARD
-    table[OPTIMIZERS:UNITS] = UPDATE
-    table[UNITS::2] = FORWARD
-    return table
+    table[[LOSS_BACKWARD, INPUT]] = BACKWARD, FORWARD
+    units = np.where((codes - UNITS) % 2 == 0, FORWARD, BACKWARD)
+    return np.where(codes < UNITS, table[np.minimum(codes, UNITS - 1)], units)
 
 
-def settle(times: NDArray[np.float64], owners: Sequence[int], is_layer: NDArray[np.bool_]) -> Settled:
-    """Charge each interval to its owner. Units that are no layer pass their time to whoever ran before."""
-    codes = UNITS + 2 * len(is_layer)
-    owner = np.array(owners, dtype=np.int64)
-    returned = (owner & RETURN) != 0
+def tile(
+    times: Sequence[NDArray[np.float64]], owners: Sequence[list[int]], is_layer: NDArray[np.bool_]
+) -> Tiles:
+    """Charge each interval of many steps to its owner, all at once: a background thread must not be busy.
+
+    Units that are no layer pass their time to whoever ran before them.
+    """
+    count = len(times)
+    owner = np.array([code for step in owners for code in step], dtype=np.int64)
+    step = np.repeat(np.arange(count), [len(step) for step in owners])
+    spans = np.concatenate([np.diff(stamps) for stamps in times])
+    begins = np.concatenate([stamps[:-1] for stamps in times])
+    called = (owner & RETURN) == 0
     owner &= ~RETURN
-    unit = np.clip((owner - UNITS) // 2, 0, max(0, len(is_layer) - 1))
-    drop = (owner >= UNITS) & ~is_layer[unit] if len(is_layer) else np.zeros(len(owner), dtype=bool)
+    _pass_on(owner, called, is_layer)
+    _resolve_input(owner, step)
+    codes, inverse = np.unique(owner, return_inverse=True)
+    shape = (count, len(codes))
+    keys = step * len(codes) + inverse
+    starts = np.zeros(shape)
+    starts.ravel()[keys[::-1]] = begins[::-1]  # the first start of each owner is written last
+    accounts = _sums(step * len(ACCOUNTS) + account_of(owner), spans, (count, len(ACCOUNTS)))
+    return Tiles(
+        walls=np.array([stamps[-1] - stamps[0] for stamps in times]),
+        accounts=accounts,
+        codes=codes,
+        seconds=_sums(keys, spans, shape),
+        starts=starts,
+        calls=np.bincount(keys[called], minlength=shape[0] * shape[1]).reshape(shape),
+    )
+
+
+def _sums(
+    keys: NDArray[np.int64], values: NDArray[np.float64], shape: tuple[int, int]
+) -> NDArray[np.float64]:
+    flat = np.bincount(keys, weights=values, minlength=shape[0] * shape[1])
+    return np.asarray(flat, dtype=np.float64).reshape(shape)
+
+
+def _pass_on(owner: NDArray[np.int64], called: NDArray[np.bool_], is_layer: NDArray[np.bool_]) -> None:
+    """A mark of a unit that is no layer repeats the mark before it. A step's first mark is never a unit's."""
+    if not len(is_layer):
+        return
+    unit = np.clip((owner - UNITS) // 2, 0, len(is_layer) - 1)
+    drop = (owner >= UNITS) & ~is_layer[unit]
     if drop.any():
-        # The mark of a non-layer is taken out: the interval before it simply goes on. A first mark stays.
-        drop[0] = False
-        keep = ~drop
-        owner, returned = owner[keep], returned[keep]
-        times = np.concatenate((times[:-1][keep], times[-1:]))
-    _resolve_input(owner)
-    spans = np.diff(times)
-    seconds = _sums(owner, spans, codes)
-    calls = np.bincount(owner[~returned], minlength=codes)
-    starts = np.zeros(codes)
-    starts[owner[::-1]] = times[:-1][::-1]  # the first start of each owner is written last
-    accounts = _sums(account_of(codes)[owner], spans, len(ACCOUNTS))
-    return Settled(float(times[-1] - times[0]), accounts, seconds, starts, calls)
+        last_kept = np.maximum.accumulate(np.where(drop, 0, np.arange(len(owner))))
+        owner[:] = owner[last_kept]
+        called &= ~drop
 
 
-def _sums(keys: NDArray[np.int64], values: NDArray[np.float64], count: int) -> NDArray[np.float64]:
-    return np.asarray(np.bincount(keys, weights=values, minlength=count), dtype=np.float64)
-
-
-def _resolve_input(owner: NDArray[np.int64]) -> None:
+def _resolve_input(owner: NDArray[np.int64], step: NDArray[np.int64]) -> None:
     """Charge what runs before a network's first layer to that layer; to nobody if no layer follows."""
     for index in np.flatnonzero(owner == INPUT):
-        later = owner[index + 1 :]
-        followers = later[(later >= UNITS) & ((later - UNITS) % 2 == 0)]
-        stop = later[(later == LOSS) | (later == BACKWARD) | (later == HOST)]
-        first_stop = np.flatnonzero(later == stop[0])[0] if len(stop) else len(later)
-        first_layer = np.flatnonzero(later == followers[0])[0] if len(followers) else len(later) + 1
-        owner[index] = followers[0] if first_layer < first_stop else FORWARD
+        later = owner[index + 1 :][step[index + 1 :] == step[index]]
+        ends = np.flatnonzero((later == LOSS) | (later == BACKWARD) | (later == HOST))
+        layers = np.flatnonzero((later >= UNITS) & ((later - UNITS) % 2 == 0))
+        follows = len(layers) > 0 and (len(ends) == 0 or layers[0] < ends[0])
+        owner[index] = later[layers[0]] if follows else FORWARD

@@ -1,4 +1,4 @@
-"""What was measured, put before someone: terminal tables now, figures and pages later. Never imports torch."""
+"""What was measured, put before someone. Made from a stored run alone; never imports torch."""
 
 from laptime.report.content import content
 

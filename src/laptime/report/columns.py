@@ -22,7 +22,7 @@ class Column:
 
     title: str
     cells: Sequence[str]
-    needed: int = 0  # 0: always; otherwise the highest number goes first
+    needed: int = 0  # 0: always; otherwise the highest number goes first, with all that share it
     words: bool = False  # set to the left, where numbers are set to the right
     style: str = ""
     width: int = field(init=False)
@@ -65,7 +65,8 @@ def fitting(columns: Sequence[Column], width: int) -> list[Column]:
         spare = [column for column in chosen[1:] if column.needed]
         if not spare:
             break
-        chosen.remove(max(spare, key=lambda column: column.needed))
+        least_needed = max(column.needed for column in spare)
+        chosen = [column for column in chosen if column.needed < least_needed]
     return chosen
 
 
@@ -81,7 +82,11 @@ def shortened(text: str, width: int) -> str:
 def paragraph(text: str, width: int, *, bullet: str = "", style: str = "") -> list[Text]:
     """A sentence over as many lines as it needs, indented under its bullet."""
     lines = textwrap.wrap(
-        text, max(width, 20), initial_indent=bullet, subsequent_indent=" " * len(bullet), break_on_hyphens=False
+        text,
+        max(width, 20),
+        initial_indent=bullet,
+        subsequent_indent=" " * len(bullet),
+        break_on_hyphens=False,
     )
     return [Text(line, style=style, no_wrap=True) for line in lines]
 

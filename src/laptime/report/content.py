@@ -23,7 +23,7 @@ PSEUDO = (LOSS_UNIT, OTHER_UNIT)
 
 
 def content(run: Run) -> dict[str, Any]:
-    """Everything `laptime show` shows: `run`, `train`, `validation`, `recorder`, `kernels`, `notes`, `look_first`."""
+    """`run`, `train`, `validation`, `recorder`, `kernels`, `notes` and `look_first`: all that is shown."""
     found: dict[str, Any] = {"run": _facts(run)}
     for stage in Stage:
         found[stage.value] = _stage(run, stage)
@@ -168,4 +168,3 @@ def _recorder(run: Run) -> dict[str, Any]:
         "budget": summary.get("budget"),
         "host_clock_ratio": summary.get("host_clock_ratio"),
     }
-

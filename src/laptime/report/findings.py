@@ -67,7 +67,7 @@ def _largest_loss(stage: Mapping[str, Any], device: str) -> str | None:
     account = max(losses, key=lambda one: losses[one])
     share = percent(losses[account])
     if account == "idle" and device == "cpu":
-        return f"{share} of the traced steps' time passes between operators (idle): the work per operator is small."
+        return f"{share} of the traced steps passes between operators (idle): there is little work in each."
     if account == "idle":
         return (
             f"The device is idle for {share} of the traced steps: the host launches work too slowly for it."
@@ -82,4 +82,6 @@ def _noise(stage: Mapping[str, Any]) -> str | None:
         return None
     if wall["noise"] == "too few":
         return f"Only {wall['count']} steps were timed: {remedy}."
-    return f"Step times are {wall['noise']} (half of them within ±{percent(wall['spread'] / 2, 0)}): {remedy}."
+    return (
+        f"Step times are {wall['noise']} (half of them within ±{percent(wall['spread'] / 2, 0)}): {remedy}."
+    )

@@ -24,81 +24,106 @@ def books(part: Mapping[str, Any], width: int, *, ascii_only: bool = False) -> l
         for one in part["accounts"]
         if not one["traced"] and one["seconds"] and (one["total_s"] or one["account"] == "unexplained")
     ]
-    wall = part["wall_s"]
-    decimals = words.digits(wall["median"])
-    every = [one["seconds"] for one in rows] + [wall]
-    bars = [words.bar(one["share"], _BAR, ascii_only=ascii_only) for one in rows]
+    every = [*(one["seconds"] for one in rows), part["wall_s"]]
+    shares = [one["share"] for one in rows]
+    decimals = words.digits(part["wall_s"]["median"])
+
+    def milliseconds(key: str) -> list[str]:
+        return [words.milliseconds(one[key], decimals) for one in every]
+
+    bars = [words.bar(share, _BAR, ascii_only=ascii_only) for share in shares]
     explained = f"explained {words.percent(part['explained_share'])}"
+    columns = [
+        Column(title="account", cells=[*(one["account"] for one in rows), "wall time"], words=True),
+        Column(title="median ms", cells=milliseconds("median")),
+        Column(title="mean ms", cells=milliseconds("mean"), needed=1),
+        Column(title="share", cells=[words.percent(share) for share in (*shares, 1.0)]),
+        Column(title="", cells=[*bars, explained], words=True),
+    ]
+    return table(columns, width, bold=[len(rows)])
+
+
+def layers(
+    part: Mapping[str, Any], width: int, *, most: int | None = TOP_LAYERS, ascii_only: bool = False
+) -> list[Text]:
+    """Layers in network order; the smallest are put together in one row where there are more than `most`."""
+    shown, rest = _largest(part["layers"], most)
+    make = _LayerColumns(shown, rest, ascii_only=ascii_only)
     return table(
         [
-            Column(title="account", cells=[*(one["account"] for one in rows), "wall time"], words=True),
-            Column(title="median ms", cells=[words.milliseconds(one["median"], decimals) for one in every]),
-            Column(title="mean ms", cells=[words.milliseconds(one["mean"], decimals) for one in every], needed=1),
-            Column(title="share", cells=[words.percent(share) for share in (*(one["share"] for one in rows), 1.0)]),
-            Column(title="", cells=[*bars, explained], words=True),
+            make.names(),
+            *make.phase("forward", needed=2),
+            *make.phase("backward", needed=2),
+            *make.phase("update", needed=3),
+            make.summed("total", "total_s", make.milliseconds),
+            *make.known("±", "spread", _half, needed=5),
+            make.summed("share", "share", words.percent),
+            make.summed("", "share", make.bar, needed=4, words=True),
+            *make.known("busy", "busy_s", make.milliseconds, needed=6),
+            *make.known("idle", "idle_s", make.milliseconds, needed=6),
+            *make.known("peak MiB", "memory_bytes", words.mebibytes, needed=7),
+            *make.known("parameters", "parameters", "{:,}".format, needed=8),
+            *make.known("kind", "kind", words.name, needed=9, words=True),
         ],
         width,
-        bold=[len(rows)],
     )
 
 
-def layers(part: Mapping[str, Any], width: int, *, most: int | None = TOP_LAYERS, ascii_only: bool = False) -> list[Text]:
-    """Layers in network order; the smallest are put together in one row where there are more than `most`."""
-    shown, rest = _largest(part["layers"], most)
-    decimals = words.digits(max(one["total_s"] for one in shown))
+class _LayerColumns:
+    """Columns over the layers that are shown, with a last cell for the rest put together."""
 
-    def milliseconds(seconds: float | None) -> str:
-        return words.milliseconds(seconds, decimals)
+    def __init__(self, shown: Sequence[Layer], rest: Sequence[Layer], *, ascii_only: bool) -> None:
+        self._shown, self._rest, self._ascii_only = shown, rest, ascii_only
+        self._decimals = words.digits(max(one["total_s"] for one in shown))
 
-    def total(key: str) -> float:
-        return sum(one[key] or 0.0 for one in rest)
+    def milliseconds(self, seconds: float | None) -> str:
+        """Seconds with the decimals that suit the whole table."""
+        return words.milliseconds(seconds, self._decimals)
 
-    def column(title: str, cells: Sequence[str], last: str = words.UNKNOWN, **how: Any) -> Column:
-        return Column(title=title, cells=[*cells, last] if rest else cells, **how)
+    def bar(self, share: float | None) -> str:
+        """A share as a small bar."""
+        return words.bar(share, _SMALL_BAR, ascii_only=self._ascii_only)
 
-    def known(title: str, key: str, write: Callable[[Any], str], **how: Any) -> list[Column]:
-        cells = [write(one[key]) for one in shown]
-        return [column(title, cells, **how)] if any(one[key] is not None for one in shown) else []
+    def names(self) -> Column:
+        """The layers' names, and how many are in the rest."""
+        more = f"… and {words.plural(len(self._rest), 'more layer')}"
+        return self._column("layer", [label(one) for one in self._shown], more, words=True)
 
-    def phase(name: str, needed: int) -> list[Column]:
-        medians = [one[name] and one[name]["median"] for one in shown]
-        star = "*" if any(one[name] and one[name]["how"] != "measured" for one in part["layers"]) else ""
-        last = milliseconds(sum(one[name]["median"] for one in rest if one[name]))
-        cells = [milliseconds(median) for median in medians]
-        return [column(name + star, cells, last, needed=needed)] if any(medians) else []
+    def summed(self, title: str, key: str, write: Callable[[Any], str], **how: Any) -> Column:
+        """A number that the rest has together."""
+        together = sum(one[key] or 0.0 for one in self._rest)
+        return self._column(title, [write(one[key]) for one in self._shown], write(together), **how)
 
-    bars = [words.bar(one["share"], _SMALL_BAR, ascii_only=ascii_only) for one in shown]
-    chosen = [
-        column("layer", [label(one) for one in shown], f"… and {words.plural(len(rest), 'more layer')}", words=True),
-        *phase("forward", 2),
-        *phase("backward", 2),
-        *phase("update", 3),
-        column("total", [milliseconds(one["total_s"]) for one in shown], milliseconds(total("total_s"))),
-        *known("±", "spread", _half, needed=5),
-        column("share", [words.percent(one["share"]) for one in shown], words.percent(total("share"))),
-        column("", bars, words.bar(total("share"), _SMALL_BAR, ascii_only=ascii_only), words=True, needed=4),
-        *known("busy", "busy_s", milliseconds, needed=6),
-        *known("idle", "idle_s", milliseconds, needed=7),
-        *known("peak MiB", "memory_bytes", words.mebibytes, needed=8),
-        column("parameters", [_parameters(one) for one in shown], needed=9),
-        column("kind", [words.name(one["kind"] or words.UNKNOWN) for one in shown], words=True, needed=10),
-    ]
-    return table(chosen, width)
+    def known(self, title: str, key: str, write: Callable[[Any], str], **how: Any) -> list[Column]:
+        """Something that not every layer has; no column where none has it."""
+        values = [one[key] if one["module"] or key not in _OF_MODULES else None for one in self._shown]
+        cells = [words.UNKNOWN if value is None else write(value) for value in values]
+        return [self._column(title, cells, words.UNKNOWN, **how)] if set(values) - {None} else []
+
+    def phase(self, name: str, *, needed: int) -> list[Column]:
+        """The medians of one phase, its title marked where they are not measured."""
+        every = [one[name] for one in (*self._shown, *self._rest) if one[name]]
+        if not every:
+            return []
+        star = "*" if any(one["how"] != "measured" for one in every) else ""
+        cells = [self.milliseconds(one[name] and one[name]["median"]) for one in self._shown]
+        together = self.milliseconds(sum(one[name]["median"] for one in self._rest if one[name]))
+        return [self._column(name + star, cells, together, needed=needed)]
+
+    def _column(self, title: str, cells: Sequence[str], last: str, **how: Any) -> Column:
+        return Column(title=title, cells=[*cells, last] if self._rest else cells, **how)
 
 
-def _half(spread: float | None) -> str:
-    """Half of the interquartile range: what `±` means here. Beyond the number itself it says no more."""
-    if spread is None:
-        return words.UNKNOWN
+_OF_MODULES = ("parameters", "kind")  # the loss and what is in no layer have neither
+
+
+def _half(spread: float) -> str:
+    """Half of the interquartile range, which is what `±` means here."""
     return f"{spread * 50:.0f} %" if spread < 2 else ">100 %"
 
 
-def _parameters(layer: Layer) -> str:
-    return f"{layer['parameters']:,}" if layer["module"] else words.UNKNOWN
-
-
 def _largest(every: Sequence[Layer], most: int | None) -> tuple[list[Layer], list[Layer]]:
-    """(shown, put together). One row too many is shown: a row that says so would be as long."""
+    """(shown, put together). One row too many is shown: the row that stands for it would be as long."""
     if most is None or len(every) <= most + 1:
         return list(every), []
     order = sorted(range(len(every)), key=lambda place: -every[place]["total_s"])
@@ -107,11 +132,5 @@ def _largest(every: Sequence[Layer], most: int | None) -> tuple[list[Layer], lis
 
 def label(layer: Layer) -> str:
     """A layer's name and what is special about it."""
-    special = [word for word, applies in _SPECIAL.items() if applies(layer)]
+    special = ["compiled"] * bool(layer["compiled"]) + ["frozen"] * (layer["trainable"] is False)
     return words.name(layer["layer"]) + (f" ({', '.join(special)})" if special else "")
-
-
-_SPECIAL: dict[str, Callable[[Layer], bool]] = {
-    "compiled": lambda layer: bool(layer["compiled"]),
-    "frozen": lambda layer: layer["trainable"] is False,
-}

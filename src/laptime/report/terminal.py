@@ -59,8 +59,8 @@ def _lines(found: Mapping[str, Any], to: Console, *, every_layer: bool) -> Itera
     stages = [stage for stage in _NOUN if found[stage]]
     for stage in stages:
         yield from (Text(), Text(f"Where a {_NOUN[stage]} step goes", style="bold"))
-        lines = _stage(found[stage], _NOUN[stage], to, width - _INDENT, every_layer, first=stage == stages[0])
-        yield from map(_indented, lines)
+        part = _stage(found[stage], _NOUN[stage], to, width - _INDENT, every_layer, first=stage == stages[0])
+        yield from map(_indented, part)
     for title, sentences in (
         ("What to look at first", found["look_first"]),
         ("The recorder itself", recorder(found)),
@@ -77,7 +77,10 @@ def _indented(line: Text) -> Text:
 def _about(run: Mapping[str, Any]) -> list[str]:
     environment = run["environment"]
     device = environment.get("device") or {}
-    about = [f"{run['status']}, {run['created'][:16].replace('T', ' ')} UTC", device.get("name") or "unknown device"]
+    about = [
+        f"{run['status']}, {run['created'][:16].replace('T', ' ')} UTC",
+        device.get("name") or "unknown device",
+    ]
     if device.get("type") == "cpu" and environment.get("threads"):
         about.append(words.plural(environment["threads"], "thread"))
     if environment.get("torch"):
@@ -134,7 +137,9 @@ def _beside(part: Mapping[str, Any], *, explain: bool) -> Iterator[str]:
 
 
 def _legend(part: Mapping[str, Any]) -> Iterator[str]:
-    phases = [one[phase] for one in part["layers"] for phase in ("forward", "backward", "update") if one[phase]]
+    phases = [
+        one[phase] for one in part["layers"] for phase in ("forward", "backward", "update") if one[phase]
+    ]
     if any(phase["how"] == "allocated" for phase in phases):
         yield "* allocated: the optimizer's time, split by parameter bytes"
     if part["layers_traced"]:
@@ -148,17 +153,8 @@ def recorder(found: Mapping[str, Any]) -> Iterator[str]:
     overhead = found["recorder"]["overhead"]
     if overhead is None:
         yield "What recording cost is not known for this run."
-    elif overhead["how"] == "measured":
-        yield (
-            f"Layer marks cost {_signed(overhead['ratio'])} of a step, 95 % interval {_signed(overhead['low'])} to "
-            f"{_signed(overhead['high'])}: measured, {words.plural(overhead['instrumented_steps'], 'step')} with "
-            f"marks against {overhead['bare_steps']:,} bare ones."
-        )
     else:
-        yield (
-            f"Layer marks cost about {_signed(overhead['ratio'])} of a step: {overhead['how']} from their number, "
-            f"since {overhead['bare_steps'] or 'no'} steps were bare."
-        )
+        yield f"Layer marks cost {_cost(overhead)}."
     kernels = found["kernels"] or {}
     apart = kernels.get("reconciliation")
     if apart:
@@ -169,6 +165,18 @@ def recorder(found: Mapping[str, Any]) -> Iterator[str]:
         )
     if kernels.get("detach") and not kernels["detach"]["clean"]:
         yield f"After the kernel trace, bare steps stayed slower by {_signed(kernels['detach']['ratio'])}."
+
+
+def _cost(overhead: Mapping[str, Any]) -> str:
+    ratio, low, high = (_signed(overhead[key]) for key in ("ratio", "low", "high"))
+    if overhead["how"] != "measured":
+        bare = words.plural(overhead["bare_steps"], "step") if overhead["bare_steps"] else "no step"
+        return f"about {ratio} of a step: {overhead['how']} from their number, since {bare} went without them"
+    steps = words.plural(overhead["instrumented_steps"], "step")
+    return (
+        f"{ratio} of a step, 95 % interval {low} to {high}: measured, "
+        f"{steps} with marks against {overhead['bare_steps']:,} without"
+    )
 
 
 def _signed(ratio: float | None) -> str:

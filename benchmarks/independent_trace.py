@@ -1,0 +1,138 @@
+"""Section `trace`: laptime's time per layer and phase against an independent kernel trace.
+
+Where the device is busy throughout, the trace is taken on the bare network and its busy time compared. Where
+it waits for the host, torch.profiler stretches the very gaps that are compared, so recording and trace look
+at the same steps, and spans are compared. The same holds on the CPU, where steps vary by more than 3 %.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import repeat
+from pathlib import Path
+from typing import Any
+
+from torch.profiler import ProfilerActivity, profile
+
+import laptime
+from benchmarks.kernel_trace import LOSS, UNKNOWN, Key, Traced, attribute, events_of, mark_layers, medians, say
+from benchmarks.networks import Configuration, Workload
+from laptime.record.layers import LOSS_UNIT, OTHER_UNIT
+
+TARGET = 0.03
+WORST = 5
+RECORDED_FIRST = 2  # a new recording discovers its layers, then sets its first marks
+TRACED_FIRST = 1  # CUPTI drops records at the start of a session
+
+
+def measure(
+    one: Configuration, work: Workload, *, root: Path, steps: int, runs: Sequence[laptime.Run] = ()
+) -> dict[str, Any]:
+    """How far laptime and the trace are apart. `runs` are recordings of the same network, if there are any."""
+    cuda = work.device.type == "cuda"
+    compared = "busy" if one.bound == "device" else "spans"
+    same_steps = not cuda or one.bound == "launch"
+    if same_steps:
+        run, traced = record_and_trace(work, root / "traced", steps)
+        ours = layer_medians([run], skip=RECORDED_FIRST + TRACED_FIRST)
+    else:
+        runs = runs or [record_alone(work, root / "recorded", steps)]
+        ours = layer_medians(runs, skip=RECORDED_FIRST)
+        traced = trace_bare(work, steps)
+    theirs = {"busy": traced.busy, "spans": traced.spans}
+    result = compare(ours, medians(theirs[compared]))
+    return {
+        **result,
+        "compared": f"{compared if cuda or compared == 'spans' else 'operators'}, "
+        f"{'same steps' if same_steps else 'bare network'}",
+        "busy_apart": compare(ours, medians(traced.busy))["apart"],
+        "spans_apart": compare(ours, medians(traced.spans))["apart"],
+        "steps": len(traced.busy),
+        "dropped": traced.dropped,
+        "unknown_share": traced.unknown_share,
+        "target": TARGET,
+    }
+
+
+def layer_medians(runs: Sequence[laptime.Run], *, skip: int) -> dict[Key, float]:
+    """laptime's seconds per layer and phase: the median over steps, then over recordings."""
+    found: list[dict[Key, float]] = []
+    for run in runs:
+        rows: dict[Key, float] = {}
+        for layer in run.layers(skip=skip):
+            if layer.layer not in (LOSS_UNIT, OTHER_UNIT):
+                for phase, times in (("forward", layer.forward), ("backward", layer.backward)):
+                    if times is not None:
+                        rows[layer.layer, phase] = times.median
+        found.append(rows)
+    return medians(found)
+
+
+def compare(ours: Mapping[Key, float], theirs: Mapping[Key, float]) -> dict[str, Any]:
+    """Σ |laptime − trace| / Σ trace over layers and phases, and the layers that differ most."""
+    keys = sorted(key for key in ours.keys() | theirs.keys() if key[0] not in (LOSS, UNKNOWN))
+    total = sum(theirs.get(key, 0.0) for key in keys)
+    rows = [
+        {
+            "layer": layer,
+            "phase": phase,
+            "laptime_s": ours.get((layer, phase), 0.0),
+            "trace_s": theirs.get((layer, phase), 0.0),
+        }
+        for layer, phase in keys
+    ]
+    apart = [abs(float(row["laptime_s"]) - float(row["trace_s"])) for row in rows]
+    worst = sorted(zip(apart, rows, strict=True), key=lambda pair: -pair[0])[:WORST]
+    return {
+        "apart": sum(apart) / total if total else float("nan"),
+        "worst": [{**row, "share": difference / (total or 1.0)} for difference, row in worst],
+        "layers": rows,
+    }
+
+
+def _profiler(work: Workload) -> profile:
+    cuda = [ProfilerActivity.CUDA] if work.device.type == "cuda" else []
+    return profile(activities=[ProfilerActivity.CPU, *cuda])
+
+
+def _traced_steps(work: Workload, batches: Iterable[Any]) -> None:
+    for batch in batches:
+        say("step")
+        work.step(batch)
+    say("step")  # what follows belongs to no traced step
+    work.synchronize()
+
+
+def _trace(work: Workload, batches: Callable[[int], Iterable[Any]], steps: int) -> Traced:
+    undo = mark_layers(work.network)
+    profiler = _profiler(work)
+    try:
+        work.synchronize()
+        profiler.start()
+        _traced_steps(work, batches(TRACED_FIRST + steps))
+        profiler.stop()
+    finally:
+        undo()
+    return attribute(events_of(profiler), skip=TRACED_FIRST)
+
+
+def trace_bare(work: Workload, steps: int) -> Traced:
+    """The trace of a network that nothing else watches."""
+    return _trace(work, lambda count: repeat(work.batch, count), steps)
+
+
+def record_alone(work: Workload, out: Path, steps: int) -> laptime.Run:
+    """A recording of every step."""
+    with laptime.record(work.network, work.optimizer, out=out, every_step=True) as recording:
+        for batch in recording.steps(repeat(work.batch, RECORDED_FIRST + steps)):
+            work.step(batch)
+    return recording.run
+
+
+def record_and_trace(work: Workload, out: Path, steps: int) -> tuple[laptime.Run, Traced]:
+    """Both at once, each by its own means: the recording starts first and leaves its first steps untraced."""
+    with laptime.record(work.network, work.optimizer, out=out, every_step=True) as recording:
+        for batch in recording.steps(repeat(work.batch, RECORDED_FIRST)):
+            work.step(batch)
+        traced = _trace(work, lambda count: recording.steps(repeat(work.batch, count)), steps)
+    return recording.run, traced

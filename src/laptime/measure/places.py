@@ -1,0 +1,20 @@
+"""Where runs go when nobody says so. Imports no torch: commands ask for a place before they load it."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+
+def default_out(name: str = "run", root: str | Path = "runs") -> Path:
+    """A directory under `runs/` that does not exist yet."""
+    return unused(Path(root) / f"{name}-{time.strftime('%Y%m%d-%H%M%S')}")
+
+
+def unused(path: Path) -> Path:
+    """The path itself, or the first of path-2, path-3, … that does not exist."""
+    found, count = path, 1
+    while found.exists():
+        count += 1
+        found = path.with_name(f"{path.name}-{count}")
+    return found
