@@ -15,7 +15,17 @@ from typing import Any
 from torch.profiler import ProfilerActivity, profile
 
 import laptime
-from benchmarks.kernel_trace import LOSS, UNKNOWN, Key, Traced, attribute, events_of, mark_layers, medians, say
+from benchmarks.kernel_trace import (
+    LOSS,
+    UNKNOWN,
+    Key,
+    Traced,
+    attribute,
+    events_of,
+    mark_layers,
+    medians,
+    say,
+)
 from benchmarks.networks import Configuration, Workload
 from laptime.record.layers import LOSS_UNIT, OTHER_UNIT
 

@@ -104,7 +104,9 @@ def attribute(events: Sequence[Event], *, skip: int) -> Traced:
     busy = [_busy(one) for one in complete]
     total = sum(sum(one.values()) for one in busy)
     unknown = sum(seconds for one in busy for (layer, _), seconds in one.items() if layer == UNKNOWN)
-    return Traced(busy, [_spans(one) for one in complete], len(chosen) - len(complete), unknown / (total or 1.0))
+    return Traced(
+        busy, [_spans(one) for one in complete], len(chosen) - len(complete), unknown / (total or 1.0)
+    )
 
 
 class Owners:
@@ -123,7 +125,10 @@ class Owners:
         self.tops = {tid: top_level(found) for tid, found in _by_thread(events).items()}
         self._starts = {tid: [e["ts"] for e in found] for tid, found in self.tops.items()}
         self._evaluated = sorted(
-            event["ts"] for found in self.tops.values() for event in found if event["name"].startswith(EVALUATE)
+            event["ts"]
+            for found in self.tops.values()
+            for event in found
+            if event["name"].startswith(EVALUATE)
         )
         self._backward = self._nodes(self._numbers(events))
 

@@ -2,14 +2,16 @@
 
 A fake clock and a network of one weight make steps as fast as they can be recorded. Most steps only set the
 marks that a real one would; every twentieth runs forward, backward and update, so that hooks and the autograd
-graph are in it. Memory is sampled often, since finished steps wait in a queue of bounded length, and compared
-by the median of each window.
+graph are in it. Finished steps wait in a queue and rows in a buffer, both of bounded length, so memory goes up
+and down within seconds; a plateau is the lowest sample of a window. Python's own count of live blocks is kept
+beside it: allocators fragment, but an object kept per step would show there as one block per step.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import sys
 import tempfile
 import time
 from collections.abc import Callable
@@ -18,6 +20,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import nn
 
 import laptime
@@ -25,12 +28,16 @@ from laptime.measure.clocks import FakeClock
 from laptime.measure.recorder import Recorder
 from laptime.measure.timeline import HOST, LOSS, OPTIMIZERS, backward_code, forward_code
 
+Sample = tuple[int, int, int]  # steps recorded, resident bytes, live Python blocks
+Column = NDArray[np.float64]
+
 STEPS = 1_000_000
 WINDOWS = 20  # a window is 50,000 of a million steps
 SAMPLES_PER_WINDOW = 25
 REAL_EVERY = 20
 SETTLED = 0.2  # of the steps: queues, buffers and allocators have reached their size
-TARGET_BYTES_PER_STEP = 8.0  # one float per step would be kept: 8 MB after a million steps
+TARGET_GROWTH = 0.05  # from the first plateau to the last; 20 bytes kept per step would be as much
+TARGET_BLOCKS_PER_STEP = 0.01
 MARKS = (forward_code(0), LOSS, backward_code(0), OPTIMIZERS, HOST)
 
 
@@ -59,8 +66,8 @@ def measure(*, steps: int = STEPS, root: Path, say: Callable[[str], None] = lamb
         "closing_s": time.perf_counter() - began - loop_s,
         "closing_bytes": resident_bytes() - open_bytes,
         "recorded": recording.run.summary["steps"],
-        "target_bytes_per_step": TARGET_BYTES_PER_STEP,
-        "samples": samples,
+        "target_growth": TARGET_GROWTH,
+        "target_blocks_per_step": TARGET_BLOCKS_PER_STEP,
     }
 
 
@@ -71,11 +78,11 @@ def _record(
     clock: FakeClock,
     steps: int,
     say: Callable[[str], None],
-) -> list[tuple[int, int]]:
+) -> list[Sample]:
     every = max(1, steps // (WINDOWS * SAMPLES_PER_WINDOW))
     value = torch.zeros(1, 1)
     mark, lap, advance = recording.timeline.mark, recording.lap, clock.advance
-    samples: list[tuple[int, int]] = []
+    samples: list[Sample] = []
     recording.lap()  # opens the first step
     for count in range(steps):
         if count % REAL_EVERY == 0:
@@ -89,29 +96,38 @@ def _record(
                 advance(1e-3)
         lap()
         if count % every == 0:
-            samples.append((count, resident_bytes()))
+            samples.append((count, resident_bytes(), sys.getallocatedblocks()))
             if count % (every * SAMPLES_PER_WINDOW) == 0:
                 say(f"memory: {count:,} steps, {samples[-1][1] / 2**20:.0f} MiB")
     return samples
 
 
-def plateaus(samples: list[tuple[int, int]]) -> dict[str, Any]:
-    """Medians by window; the slope is Theil and Sen's (median over pairs of windows) past the first fifth."""
-    counts, sizes = (np.array(column, dtype=np.float64) for column in zip(*samples, strict=True))
+def plateaus(samples: list[Sample]) -> dict[str, Any]:
+    """The lowest sample of each window, and slopes over the windows past the first fifth."""
+    counts, sizes, blocks = (np.array(column, dtype=np.float64) for column in zip(*samples, strict=True))
     groups = np.array_split(np.arange(len(samples)), min(WINDOWS, len(samples)))
     at = np.array([counts[group].mean() for group in groups])
-    size = np.array([np.median(sizes[group]) for group in groups])
+    lowest = np.array([sizes[group].min() for group in groups])
+    fewest = np.array([blocks[group].min() for group in groups])
     settled = at >= SETTLED * counts[-1]
-    x, y = at[settled], size[settled]
-    i, j = np.triu_indices(len(x), k=1)
-    slope = float(np.median((y[j] - y[i]) / (x[j] - x[i]))) if len(i) else float("nan")
     return {
-        "first_bytes": float(y[0]),
-        "last_bytes": float(y[-1]),
+        "first_bytes": float(lowest[settled][0]),
+        "last_bytes": float(lowest[settled][-1]),
         "largest_bytes": float(sizes.max()),
-        "bytes_per_step": slope,
-        "windows": [{"steps": float(a), "bytes": float(b)} for a, b in zip(at, size, strict=True)],
+        "growth": float(lowest[settled][-1] / lowest[settled][0]) - 1.0,
+        "bytes_per_step": slope(at[settled], lowest[settled]),
+        "blocks_per_step": slope(at[settled], fewest[settled]),
+        "windows": [
+            {"steps": float(x), "bytes": float(y), "blocks": float(z)}
+            for x, y, z in zip(at, lowest, fewest, strict=True)
+        ],
     }
+
+
+def slope(x: Column, y: Column) -> float:
+    """Theil and Sen's: the median over all pairs, so that a single odd window has no say."""
+    i, j = np.triu_indices(len(x), k=1)
+    return float(np.median((y[j] - y[i]) / (x[j] - x[i]))) if len(i) else float("nan")
 
 
 def main() -> None:

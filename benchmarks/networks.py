@@ -59,15 +59,28 @@ class Workload:
 
 CPU = (
     Configuration(name="alexnet-b64", network="alexnet", label="AlexNet b64", batch=64, bound="device"),
-    Configuration(name="vgg11-b12", network="vgg11", label="VGG-11 b12", batch=12, bound="device", weight=1.7),
+    Configuration(
+        name="vgg11-b12", network="vgg11", label="VGG-11 b12", batch=12, bound="device", weight=1.7
+    ),
     Configuration(
         name="resnet50-b16", network="resnet50", label="ResNet-50 b16", batch=16, bound="device", weight=1.3
     ),
     Configuration(
-        name="gpt2-b1", network="gpt2", label="GPT-2 small b1×128", batch=1, tokens=128, bound="device", weight=0.6
+        name="gpt2-b1",
+        network="gpt2",
+        label="GPT-2 small b1×128",
+        batch=1,
+        tokens=128,
+        bound="device",
+        weight=0.6,
     ),
     Configuration(
-        name="zener4-b32", network="zener4", label="Zener four-layer b32", batch=32, bound="launch", weight=0.4
+        name="zener4-b32",
+        network="zener4",
+        label="Zener four-layer b32",
+        batch=32,
+        bound="launch",
+        weight=0.4,
     ),
 )
 
@@ -75,8 +88,12 @@ CUDA = (
     Configuration(name="alexnet-b128", network="alexnet", label="AlexNet b128", batch=128, bound="device"),
     Configuration(name="vgg11-b12", network="vgg11", label="VGG-11 b12", batch=12, bound="device"),
     Configuration(name="vgg11-b64", network="vgg11", label="VGG-11 b64", batch=64, bound="device"),
-    Configuration(name="resnet50-b128", network="resnet50", label="ResNet-50 b128", batch=128, bound="device"),
-    Configuration(name="gpt2-b8", network="gpt2", label="GPT-2 small b8×512", batch=8, tokens=512, bound="device"),
+    Configuration(
+        name="resnet50-b128", network="resnet50", label="ResNet-50 b128", batch=128, bound="device"
+    ),
+    Configuration(
+        name="gpt2-b8", network="gpt2", label="GPT-2 small b8×512", batch=8, tokens=512, bound="device"
+    ),
     Configuration(name="alexnet-b16", network="alexnet", label="AlexNet b16", batch=16, bound="launch"),
     Configuration(name="alexnet-b64", network="alexnet", label="AlexNet b64", batch=64, bound="launch"),
     Configuration(name="resnet50-b32", network="resnet50", label="ResNet-50 b32", batch=32, bound="launch"),

@@ -8,10 +8,9 @@ ratio is to bare blocks of their own rounds, which flatters them if anything.
 from __future__ import annotations
 
 import math
-import tempfile
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -93,6 +92,7 @@ def measure(
     one: Configuration,
     work: Workload,
     *,
+    step_s: float,
     root: Path,
     rounds: int | None,
     until: float,
@@ -100,7 +100,6 @@ def measure(
 ) -> Measured:
     """One row: bare, every step, default budget, left behind, peers. Runs stay under `root`."""
     cuda = work.device.type == "cuda"
-    step_s = first_steps(work)
     size = sizes(step_s)
     bare = Bare()
     every, budget = (Laptime(work, root, every_step=each) for each in (True, False))

@@ -3,16 +3,16 @@
 import pytest
 import torch
 import torch.nn.functional as F
+from tests.measure.cases import CASES
 from torch import nn
 
 import laptime
-from tests.measure.cases import CASES
 
 pytestmark = [
     pytest.mark.gpu,
     pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device"),
 ]
-CYCLES = 20_000_000  # some 10 ms of an H200
+CYCLES = 100_000_000  # some 50 ms of an H200
 
 
 def train(network, out, *, device, steps=6, batch=None, call=lambda network, x: network(x), **options):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import sys
@@ -34,9 +35,11 @@ class Commands(TyperGroup):
             _forget_stdout()
             raise typer.Exit(0) from None  # the reader has what it wanted
         except OSError as error:
-            if error.filename is None:
+            if error.filename is None and error.errno != errno.ENOSPC:
                 raise
-            fail(f"{error.filename}: {error.strerror}; check the path and its permissions")
+            if error.filename is None:
+                _forget_stdout()
+            fail(f"{error.filename or 'standard output'}: {error.strerror}; check the path and the space there")
 
 
 def fail(reason: str) -> NoReturn:

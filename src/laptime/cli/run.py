@@ -6,7 +6,7 @@ import os
 import shlex
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stdout
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -14,6 +14,8 @@ import typer
 
 from laptime.cli.options import Json, Layers, Out, granularity, step_numbers
 from laptime.cli.outcome import answer, say
+from laptime.cli.quiet import quiet_traces
+from laptime.errors import RunExists
 
 
 def run(
@@ -49,6 +51,8 @@ def run(
     from laptime.measure.script import run_script
 
     place = out or default_out(_name(script, module))
+    _refuse_taken(place)
+    quiet_traces()
     absolute = place.absolute()  # a script may change its working directory
     with _stdout_to_stderr() if as_json else _as_it_is():
         status = run_script(
@@ -67,6 +71,12 @@ def run(
     elif found:
         _tell(place, found)
     raise typer.Exit(status)
+
+
+def _refuse_taken(out: Path) -> None:
+    """Before the script has trained for hours rather than after."""
+    if (out / "run.json").exists():
+        raise RunExists(f"{out} already holds a run; give another directory with --out")
 
 
 def _name(script: str, module: bool) -> str:
@@ -107,7 +117,8 @@ def _stdout_to_stderr() -> Iterator[None]:
     kept = os.dup(1)
     os.dup2(2, 1)
     try:
-        yield
+        with redirect_stdout(sys.stderr):
+            yield
     finally:
         sys.stdout.flush()
         os.dup2(kept, 1)

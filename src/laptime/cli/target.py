@@ -29,9 +29,7 @@ def network(target: str) -> nn.Module:
     found = _attribute(target)
     if not isinstance(found, nn.Module):
         if not callable(found):
-            raise BadTarget(
-                f"{target} is a {type(found).__name__}; name a module, or a callable that returns one"
-            )
+            raise BadTarget(f"{target} is of type {type(found).__name__}; name a module or a callable")
         try:
             found = found()
         except Exception as error:

@@ -160,26 +160,43 @@ class Books:
     ) -> tuple[pa.Table | None, float, float]:
         """Layer rows of the instrumented steps, and the seconds in them: all, and those with a name."""
         marked = np.flatnonzero([raw.instrumented for raw in raws])
-        blocks = []
-        compute_s = named_s = 0.0
-        for column, code in enumerate(tiles.codes.tolist()) if len(marked) else ():
-            owner = self._owner(code)
-            if owner is None:
-                continue
-            ran = marked[(tiles.calls[marked, column] > 0) | (tiles.seconds[marked, column] > 0)]
-            seconds = tiles.seconds[ran, column]
-            compute_s += float(seconds.sum())
-            named_s += float(seconds.sum()) * sum(
-                share
-                for name, share in zip(owner.layers, owner.shares.tolist(), strict=True)
-                if name != OTHER_UNIT
-            )
-            if len(ran):
-                blocks.append(_block(raws, owner, ran, tiles, column, code, starts))
-        if not blocks:
+        owners = [(column, self._owner(code)) for column, code in enumerate(tiles.codes.tolist())]
+        known = [(column, owner) for column, owner in owners if owner is not None]
+        if not len(marked) or not known:
             return None, 0.0, 0.0
-        table = pa.concat_tables([from_columns("layers", block) for block in blocks])
-        return table.sort_by([("step", "ascending"), ("start_s", "ascending")]), compute_s, named_s
+        # One entry per owner and layer: a layer's marks have one, an optimizer one for each layer it updates.
+        columns = np.array([column for column, owner in known for _ in owner.layers])
+        shares = np.concatenate([owner.shares for _, owner in known])
+        offsets = np.concatenate([np.cumsum(owner.shares) - owner.shares for _, owner in known])
+        names = [name for _, owner in known for name in owner.layers]
+        ran = (tiles.calls[np.ix_(marked, columns)] > 0) | (tiles.seconds[np.ix_(marked, columns)] > 0)
+        which, entry = np.nonzero(ran)
+        step, column = marked[which], columns[entry]
+        spans = tiles.seconds[step, column]
+        seconds = spans * shares[entry]
+        table = from_columns(
+            "layers",
+            {
+                **{name: _words([raw.fields[name] for raw in raws], step) for name in ("stage",)},
+                **{
+                    name: np.array([raw.fields[name] for raw in raws])[step]
+                    for name in ("attempt", "step", "rank")
+                },
+                "layer": _words(names, entry),
+                "phase": _words([owner.phase for _, owner in known for _ in owner.layers], entry),
+                "how": _words([owner.how for _, owner in known for _ in owner.layers], entry),
+                "start_s": starts[step] + tiles.starts[step, column] + spans * offsets[entry],
+                "seconds": seconds,
+                "calls": np.maximum(1, tiles.calls[step, column]),
+                **_traced(raws, step, tiles.codes[column], spans, shares[entry]),
+            },
+        )
+        unnamed = np.array([name == OTHER_UNIT for name in names])[entry]
+        return (
+            table.sort_by([("step", "ascending"), ("start_s", "ascending")]),
+            float(seconds.sum()),
+            float(seconds[~unnamed].sum()),
+        )
 
     def _owner(self, code: int) -> Owner | None:
         """Where an owner's seconds go in the layer table; None for accounts that are no layer's."""
@@ -238,40 +255,30 @@ class Books:
         return (owner.layers[0] if len(owner.layers) == 1 else OTHER_UNIT), owner.phase
 
 
-def _block(
+def _words(words: Sequence[str], index: NDArray[np.int64]) -> pa.DictionaryArray:
+    return pa.DictionaryArray.from_arrays(
+        pa.array(index, type=pa.int32()), pa.array(list(words), type=pa.string())
+    )
+
+
+def _traced(
     raws: Sequence[RawStep],
-    owner: Owner,
-    ran: NDArray[np.int64],
-    tiles: Tiles,
-    column: int,
-    code: int,
-    starts: NDArray[np.float64],
+    step: NDArray[np.int64],
+    codes: NDArray[np.int64],
+    spans: NDArray[np.float64],
+    shares: NDArray[np.float64],
 ) -> dict[str, Any]:
-    """The rows of one owner over the steps in which it ran, as columns: step by step, layer by layer."""
-    each = len(owner.layers)
-    spans = tiles.seconds[ran, column]
-    offsets = np.cumsum(owner.shares) - owner.shares
-    traces = [raws[index].trace for index in ran.tolist()]
-    busy = np.array([np.nan if trace is None else trace.busy_s.get(code, 0.0) for trace in traces])
-    busy = np.minimum(busy, spans)
-    memory = [None if trace is None else trace.peak_bytes.get(code) for trace in traces]
-    fields = {
-        name: [raws[i].fields[name] for i in ran.tolist() for _ in range(each)]
-        for name in ("stage", "attempt", "step", "rank")
-    }
-    begins = starts[ran] + tiles.starts[ran, column]
-    return {
-        **fields,
-        "layer": owner.layers * len(ran),
-        "phase": owner.phase,
-        "start_s": (begins[:, None] + spans[:, None] * offsets).ravel(),
-        "seconds": (spans[:, None] * owner.shares).ravel(),
-        "calls": np.repeat(np.maximum(1, tiles.calls[ran, column]), each),
-        "how": owner.how,
-        "busy_s": (busy[:, None] * owner.shares).ravel(),
-        "idle_s": ((spans - busy)[:, None] * owner.shares).ravel(),
-        "memory_bytes": [value for value in memory for _ in range(each)],
-    }
+    """Busy and idle time and memory of layer rows, where a kernel trace knows them."""
+    if all(raw.trace is None for raw in raws):
+        return {}
+    busy = np.full(len(step), np.nan)
+    memory: list[int | None] = [None] * len(step)
+    for row, (index, code) in enumerate(zip(step.tolist(), codes.tolist(), strict=True)):
+        trace: StepTrace | None = raws[index].trace
+        if trace is not None:
+            busy[row] = min(trace.busy_s.get(code, 0.0), spans[row])
+            memory[row] = trace.peak_bytes.get(code)
+    return {"busy_s": busy * shares, "idle_s": (spans - busy) * shares, "memory_bytes": memory}
 
 
 def _split_idle(accounts: NDArray[np.float64], index: int, tiles: Tiles, trace: StepTrace) -> None:

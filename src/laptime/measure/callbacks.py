@@ -1,4 +1,4 @@
-"""What the callbacks for other people's trainers share: a recording per training, each in its own directory."""
+"""What the callbacks for other people's trainers share: a recording per training, in its own directory."""
 
 from __future__ import annotations
 

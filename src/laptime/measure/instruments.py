@@ -20,6 +20,7 @@ from torch.utils.hooks import RemovableHandle
 from laptime.errors import RecordingError
 from laptime.measure.division import Division, Granularity, Unit
 from laptime.measure.graph import Entries, graph_roots, sequence_number
+from laptime.measure.hooks import Entering, around, before, undo_all
 from laptime.measure.timeline import (
     BACKWARD,
     FORWARD,
@@ -39,7 +40,6 @@ from laptime.measure.timeline import (
 from laptime.record import Layer
 
 _compiling = torch.compiler.is_compiling
-Entering = Callable[[tuple[Any, ...]], None]
 
 
 @dataclass(slots=True, eq=False)
@@ -124,7 +124,11 @@ class Instruments:
         """Calls of this module are forward passes: the network's root, or a part that is called by itself."""
         unit.entry = True
         network.undo.append(
-            around(unit.module, lambda: self.root_enter(network, unit), lambda: self.root_exit(network))
+            around(
+                unit.module,
+                lambda: self.root_enter(network, unit),
+                lambda output: self.root_exit(network, output),
+            )
         )
 
     def _discover(self, network: Network) -> None:
@@ -238,7 +242,7 @@ class Instruments:
             owners[mark] = owners[mark - 1] | RETURN
             self.entries.leave()
 
-    def root_exit(self, network: Network) -> None:
+    def root_exit(self, network: Network, output: Any = None) -> None:
         """A forward pass ends; what follows is the loss until something else says otherwise."""
         if self.backward_depth:
             return
@@ -251,7 +255,7 @@ class Instruments:
         self.seen.graded = self.seen.graded or torch.is_grad_enabled()
         self.seen.training = self.seen.training or network.root.training
         self.timeline.mark(LOSS)
-        self.entries.enter(LOSS_BACKWARD)
+        self.entries.enter(LOSS_BACKWARD, output.grad_fn if isinstance(output, torch.Tensor) else None)
         self.forward_end = (len(self.timeline.owners) - 1, sequence_number())
 
     def _resolve(self, network: Network) -> None:
@@ -441,80 +445,6 @@ class Instruments:
         for handle in self._handles:
             handle.remove()
         self._handles.clear()
-
-
-def undo_all(actions: list[Callable[[], None]]) -> None:
-    """Run and forget."""
-    while actions:
-        actions.pop()()
-
-
-def before(module: nn.Module, action: Entering) -> Callable[[], None]:
-    """Call `action` with the arguments of each call of a module, first of all its hooks; returns the undo."""
-
-    def hook(_: nn.Module, args: tuple[Any, ...]) -> None:
-        if not _compiling():
-            action(args)
-
-    if getattr(module, "_compiled_call_impl", None) is not None:
-        return _CompiledCall.of(module).add(action, None)
-    return module.register_forward_pre_hook(hook, prepend=True).remove
-
-
-def around(module: nn.Module, enter: Callable[[], None], leave: Callable[[], None]) -> Callable[[], None]:
-    """Call `enter` and `leave` around each call of a module; returns the undo."""
-    if getattr(module, "_compiled_call_impl", None) is not None:
-        return _CompiledCall.of(module).add(lambda _: enter(), leave)
-
-    def hook(_: nn.Module, __: Any, ___: Any) -> None:
-        if not _compiling():
-            leave()
-
-    undo_enter = before(module, lambda _: enter())
-    handle = module.register_forward_hook(hook)
-
-    def undo() -> None:
-        undo_enter()
-        handle.remove()
-
-    return undo
-
-
-class _CompiledCall:
-    """`module.compile()` compiles the hooks along with the call, so the compiled call itself is wrapped."""
-
-    def __init__(self, module: nn.Module) -> None:
-        self._module = module
-        self._compiled: Any = module._compiled_call_impl
-        self._pairs: list[tuple[Entering, Callable[[], None] | None]] = []
-
-    @classmethod
-    def of(cls, module: nn.Module) -> _CompiledCall:
-        """The wrapper that is there already, or a new one."""
-        present = module._compiled_call_impl
-        return present if isinstance(present, cls) else cls(module)
-
-    def add(self, enter: Entering, leave: Callable[[], None] | None) -> Callable[[], None]:
-        """Call both around the compiled call; returns the undo."""
-        pair = (enter, leave)
-        self._pairs.insert(0, pair)  # the latest first, as hooks are
-        self._module._compiled_call_impl = self
-
-        def undo() -> None:
-            self._pairs.remove(pair)
-            if not self._pairs and self._module._compiled_call_impl is self:
-                self._module._compiled_call_impl = self._compiled
-
-        return undo
-
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        for enter, _ in tuple(self._pairs):
-            enter(args)
-        result = self._compiled(*args, **kwargs)
-        for _, leave in tuple(self._pairs):
-            if leave is not None:
-                leave()
-        return result
 
 
 def _has_parameters(module: nn.Module) -> bool:

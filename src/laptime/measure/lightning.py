@@ -1,32 +1,43 @@
 """`Trainer(callbacks=[laptime.LightningCallback()])`: a Lightning training, recorded.
 
-Lightning calls `training_step` inside the optimizer's closure, and never the LightningModule itself: what counts
-as forward are the modules that `training_step` calls. The recorder finds them in the module tree, so layers keep
-their paths; the rest of `training_step` is loss or host time.
+Lightning runs `training_step` inside the optimizer's closure and never calls the LightningModule itself. What
+counts as forward are the modules that `training_step` calls: the recorder finds them in the module tree, so
+layers keep their paths. The rest of `training_step` is loss or host time.
 """
 
 from __future__ import annotations
 
+import functools
 import sys
+from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
 
 from laptime.errors import MissingExtra
 from laptime.measure.callbacks import RecordOptions, Trainings, number
+from laptime.measure.patches import Patches
 from laptime.measure.recorder import batch_size
 from laptime.record import Stage
 from laptime.store import Run
 
-if TYPE_CHECKING or ("pytorch_lightning" not in sys.modules or "lightning.pytorch" in sys.modules):
-    try:
-        from lightning.pytorch import Callback, LightningModule, Trainer
-    except ImportError:
-        try:
-            from pytorch_lightning import Callback, LightningModule, Trainer
-        except ImportError:
-            raise MissingExtra("lightning", "lightning") from None
-else:  # the script's own choice, where both names are installed
-    from pytorch_lightning import Callback, LightningModule, Trainer
+
+def _package() -> Any:
+    """Lightning under the name that the script has imported, or else under the name that is installed."""
+    names = ("lightning.pytorch", "pytorch_lightning")
+    for name in names:
+        if name in sys.modules:
+            return sys.modules[name]
+    for name in names:
+        if find_spec(name.partition(".")[0]) is not None:
+            return import_module(name)
+    raise MissingExtra("lightning", "lightning")
+
+
+if TYPE_CHECKING:
+    from lightning.pytorch import Callback, LightningModule, Trainer
+else:
+    Callback = _package().Callback
 
 
 class LightningCallback(Callback):
@@ -35,6 +46,7 @@ class LightningCallback(Callback):
     def __init__(self, out: str | Path | None = None, **options: Unpack[RecordOptions]) -> None:
         super().__init__()
         self._trainings = Trainings(out, options)
+        self._patches = Patches()
         self._validated = False
 
     @property
@@ -44,9 +56,9 @@ class LightningCallback(Callback):
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """The device is known and the sanity check is over: attach."""
-        self._trainings.end()
+        self._end()
         self._validated = False
-        if trainer.is_global_zero:
+        if trainer.is_global_zero:  # the other ranks train unrecorded
             config = {
                 "trainer": "lightning",
                 "module": type(pl_module).__name__,
@@ -54,6 +66,33 @@ class LightningCallback(Callback):
                 "accumulate_grad_batches": trainer.accumulate_grad_batches,
             }
             self._trainings.begin(pl_module, trainer.optimizers, config)
+            self._patches.replace(type(pl_module), "training_step", self._ending_loss)
+            self._patches.replace(type(pl_module), "log", self._logging)
+
+    def _ending_loss(self, training_step: Any) -> Any:
+        """What `training_step` does after the loss is host time, though Lightning scales the loss later."""
+
+        @functools.wraps(training_step)
+        def ending(*args: Any, **kwargs: Any) -> Any:
+            result = training_step(*args, **kwargs)
+            if self._trainings.active is not None:
+                self._trainings.active.end_loss()
+            return result
+
+        return ending
+
+    def _logging(self, log: Any) -> Any:
+        @functools.wraps(log)
+        def logging(*args: Any, **kwargs: Any) -> Any:
+            if self._trainings.active is None:
+                return log(*args, **kwargs)
+            return self._trainings.active.aside(lambda: log(*args, **kwargs))
+
+        return logging
+
+    def _end(self, error: BaseException | None = None) -> None:
+        self._patches.restore()
+        self._trainings.end(error)
 
     def on_train_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
@@ -96,12 +135,12 @@ class LightningCallback(Callback):
 
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Detach and close the run."""
-        self._trainings.end()
+        self._end()
 
     def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
         """The fit failed or was interrupted: the steps so far are kept."""
-        self._trainings.end(exception)
+        self._end(exception)
 
     def teardown(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         """Whatever happened, nothing stays attached."""
-        self._trainings.end()
+        self._end()

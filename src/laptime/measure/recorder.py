@@ -299,6 +299,23 @@ class Recorder:
             if self._active:
                 self._logged[name] = (value, version)
 
+    def end_loss(self) -> None:
+        """The loss is complete: what ran since its last operation, and what comes, is host time."""
+        self._relabel_loss_tail()
+        if self.timeline.owner & ~RETURN == LOSS and not self._elsewhere():
+            self.timeline.mark(HOST)
+
+    def aside(self, call: Callable[[], Any]) -> Any:
+        """Run what is host time even between the operations of a loss: logging makes autograd nodes too."""
+        if self._elsewhere() or self._inside() or self.timeline.owner & ~RETURN != LOSS:
+            return call()
+        self.end_loss()
+        try:
+            return call()
+        finally:
+            self._loss_end = (len(self.timeline.owners), sequence_number())
+            self.timeline.give_back(LOSS)
+
     @contextmanager
     def account(self, name: str) -> Iterator[None]:
         """Charge the enclosed code to an account by hand, for what laptime cannot see by itself."""

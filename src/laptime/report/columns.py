@@ -99,4 +99,4 @@ def facts(given: Sequence[str], width: int, *, style: str = "") -> list[Text]:
             lines[-1] += f" · {fact}"
         else:
             lines.append(fact)
-    return [Text(line, style=style) for line in lines]
+    return [part for line in lines for part in paragraph(line, width, style=style)]

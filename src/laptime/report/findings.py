@@ -14,6 +14,7 @@ _WORTH: dict[str, float] = {
     "communication": 0.10,
     "idle": 0.15,
     "host": 0.15,
+    "instrument": 0.05,
     "unexplained": 0.01,
 }
 _REMEDY: dict[str, str] = {
@@ -21,7 +22,8 @@ _REMEDY: dict[str, str] = {
     "copy": "copying batches to the device; pinned memory and non_blocking=True would hide it",
     "communication": "waiting for other workers",
     "host": "Python between the phases (zero_grad, logging, clipping)",
-    "unexplained": "in no account",
+    "instrument": "the recorder's own work, mostly around kernel traces; the medians are free of that",
+    "unexplained": "it is in no account that laptime knows",
 }
 _NOISE: dict[str, str] = {
     "noisy": "differences of a few per cent are within the noise",
@@ -54,7 +56,7 @@ def _largest_layer(stage: Mapping[str, Any]) -> str | None:
         f"{milliseconds(top['total_s'])} of {milliseconds(whole)} ms{where}."
     )
     even = len(layers) > 1 and top["share"] < 0.10
-    return f"No layer stands out; the largest, {takes}" if even else takes
+    return f"No layer stands out: {takes}" if even else f"Layer {takes}"
 
 
 def _largest_loss(stage: Mapping[str, Any], device: str) -> str | None:

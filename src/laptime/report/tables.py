@@ -36,9 +36,9 @@ def books(part: Mapping[str, Any], width: int, *, ascii_only: bool = False) -> l
     columns = [
         Column(title="account", cells=[*(one["account"] for one in rows), "wall time"], words=True),
         Column(title="median ms", cells=milliseconds("median")),
-        Column(title="mean ms", cells=milliseconds("mean"), needed=1),
+        Column(title="mean ms", cells=milliseconds("mean"), needed=2),
         Column(title="share", cells=[words.percent(share) for share in (*shares, 1.0)]),
-        Column(title="", cells=[*bars, explained], words=True),
+        Column(title="", cells=[*bars, explained], words=True, needed=1),
     ]
     return table(columns, width, bold=[len(rows)])
 

@@ -14,7 +14,8 @@ from laptime.report.columns import facts, paragraph
 from laptime.store.files import one_line
 
 _INDENT = 2
-_WIDEST = 120  # nothing here needs more, and longer lines are hard to follow
+_WIDEST = 140  # nothing here needs more, and longer lines are hard to follow
+_COMPARABLE = 0.5  # beyond, the traced and the untraced steps were not the same work on the same machine
 _NOUN = {"train": "training", "validation": "validation"}
 
 
@@ -101,7 +102,7 @@ def _stage(
         yield from paragraph(line, width, style="dim")
     if any(layer["total_s"] for layer in part["layers"]):
         most = None if every_layer else tables.TOP_LAYERS
-        yield from (Text(), Text(f"Layers, milliseconds of a {noun} step", style="bold"))
+        yield from (Text(), Text(f"Layers of a {noun} step, in ms", style="bold"))
         yield from tables.layers(part, width, most=most, ascii_only=ascii_only)
         for line in _legend(part):
             yield from paragraph(line, width, style="dim")
@@ -133,7 +134,7 @@ def _beside(part: Mapping[str, Any], *, explain: bool) -> Iterator[str]:
         if one["traced"] and one["seconds"]:
             steps = words.plural(one["seconds"]["count"], "kernel-traced step")
             median = words.milliseconds(one["seconds"]["median"])
-            yield f"{steps}: {median} ms {one['account']}, {words.percent(one['share'])} of their time"
+            yield f"{steps}: {median} ms {one['account']}, {words.percent(one['share'])} of that time"
 
 
 def _legend(part: Mapping[str, Any]) -> Iterator[str]:
@@ -158,11 +159,10 @@ def recorder(found: Mapping[str, Any]) -> Iterator[str]:
     kernels = found["kernels"] or {}
     apart = kernels.get("reconciliation")
     if apart:
-        yield (
-            f"Kernel trace of {words.plural(len(kernels['steps']), 'step')}: layer times "
-            f"{words.percent(apart['spans_apart'])} apart from the untraced steps, busy "
-            f"{words.percent(apart['busy_share'])} of them."
-        )
+        traced, far = words.plural(len(kernels["steps"]), "step"), words.percent(apart["spans_apart"])
+        busy = f"busy {words.percent(apart['busy_share'])} of them"
+        verdict = busy if apart["spans_apart"] <= _COMPARABLE else "too far to compare them"
+        yield f"Kernel trace of {traced}: layer times {far} apart from the untraced steps, {verdict}."
     if kernels.get("detach") and not kernels["detach"]["clean"]:
         yield f"After the kernel trace, bare steps stayed slower by {_signed(kernels['detach']['ratio'])}."
 

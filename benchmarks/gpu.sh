@@ -1,0 +1,28 @@
+#!/bin/bash
+# The tables on one lent H200, in about eight minutes: Python 3.12, torch 2.11, nothing to install from.
+#
+#   benchmarks/gpu.sh [options of python -m benchmarks]     JSON and Markdown go to $OUT
+#   benchmarks/gpu.sh -- COMMAND …                          any other command in the same environment
+#
+# What that machine lacks travels as a wheel (24 MB; unpacked it would be over the 64 MiB that may travel):
+#   pip download --dest .gpu-deps --python-version 3.12 --only-binary=:all: --no-deps duckdb==2.0.0
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+
+if ! python3 -c 'import duckdb' 2>/dev/null; then
+  unpacked=/tmp/laptime-gpu-deps
+  for wheel in .gpu-deps/*.whl; do
+    [ -e "$wheel" ] && [ ! -d "$unpacked" ] && python3 -m zipfile -e "$wheel" "$unpacked"
+  done
+  export PYTHONPATH="${PYTHONPATH:+$PYTHONPATH:}$unpacked"
+fi
+export PYTHONPATH="src:.${PYTHONPATH:+:$PYTHONPATH}" PYTHONUNBUFFERED=1
+
+if [ "${1:-}" = "--" ]; then
+  shift
+  exec "$@"
+fi
+out="${OUT:-runs/bench}"
+mkdir -p "$out"
+exec python3 -m benchmarks --device cuda --sections slowdown trace --seconds 48 \
+  --markdown "$out/bench-cuda.md" --json "$out/bench-cuda.json" "$@"

@@ -1,0 +1,196 @@
+"""The tables: plain text for the terminal, Markdown for `docs/`, from the same cells."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+UNEXPLAINED_TARGET = 0.01
+NAMED_TARGET = 0.98
+THESIS = (
+    # The thesis' profiler on its own machines: layers on every step, nothing to compare the rest with.
+    ("thesis: AlexNet", "+245 %", "38–54 %"),
+    ("thesis: VGG-11", "+235 %", "38–54 %"),
+)
+NOTHING = "–"
+Document = Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Table:
+    """Cells with a heading; the first column is text, the others are numbers."""
+
+    title: str
+    header: Sequence[str]
+    rows: Sequence[Sequence[str]]
+    notes: Sequence[str] = ()
+
+    def text(self) -> str:
+        """Columns aligned by spaces."""
+        lines = [self.header, *self.rows]
+        widths = [max(len(line[column]) for line in lines) for column in range(len(self.header))]
+        rule = "  ".join("-" * width for width in widths)
+        body = [
+            "  ".join(
+                cell.ljust(width) if not at else cell.rjust(width)
+                for at, (cell, width) in _cells(line, widths)
+            )
+            for line in lines
+        ]
+        return "\n".join([self.title, rule, body[0], rule, *body[1:], rule, *self.notes])
+
+    def markdown(self) -> str:
+        """A Markdown table under a heading."""
+        align = ["---"] + ["---:"] * (len(self.header) - 1)
+        lines = [self.header, align, *self.rows]
+        notes = [f"- {note}" for note in self.notes]
+        return "\n".join([f"## {self.title}", "", *(f"| {' | '.join(line)} |" for line in lines), "", *notes])
+
+
+def _cells(line: Sequence[str], widths: Sequence[int]) -> Any:
+    return enumerate(zip(line, widths, strict=True))
+
+
+def percent(value: float, digits: int = 1) -> str:
+    """A share with its sign, as a slow-down is written: +1.2 %."""
+    return f"{value * 100:+.{digits}f} %".replace("-", "−")
+
+
+def verdict(good: bool) -> str:
+    """Met or missed, to be seen at a glance."""
+    return "ok" if good else "MISS"
+
+
+def slower(ratio: Document | None, good: Callable[[Document], bool] | None = None, digits: int = 2) -> str:
+    """A slow-down with its interval and, where there is a target, whether it is met."""
+    if ratio is None:
+        return NOTHING
+    low, high = (percent(ratio[key] - 1.0, digits).removesuffix(" %") for key in ("low", "high"))
+    word = f" {verdict(good(ratio))}" if good is not None else ""
+    return f"{percent(ratio['ratio'] - 1.0, digits)} [{low}, {high}]{word}"
+
+
+def within(ratio: Document) -> bool:
+    """Whether the upper end of the interval meets the target."""
+    return bool(ratio["high"] - 1.0 <= ratio["target"])
+
+
+def no_slower(ratio: Document) -> bool:
+    """Whether "no difference" is inside the interval, or below it."""
+    return bool(ratio["low"] <= 1.0)
+
+
+def slowdown_table(rows: Sequence[Document]) -> Table:
+    """Bare step time, slow-downs, closed books, peers, and the thesis' figures last."""
+    header = (
+        "network", "bare ms (quartiles)", "layers on every step", "≤", "default budget, ≤ 2 %", "left after detaching",
+        "unexplained ≤ 1 %", "named ≥ 98 %", "torch.profiler", "DeepSpeed flops", "left by the peers",
+    )  # fmt: skip
+    body = [_slowdown_row(row) for row in rows]
+    blank = [NOTHING] * 3
+    body += [[name, NOTHING, slow, *blank, share, *[NOTHING] * 4] for name, slow, share in THESIS]
+    rounds = sorted({row["every_step"]["rounds"] for row in rows})
+    notes = (
+        "In brackets the 95 % interval; its upper end is judged against the target.",
+        f"Slow-downs: median over {_range(rounds)} interleaved rounds of the ratio to the round's bare block; a block "
+        "counts with its mean step, so what the writer thread takes is in it.",
+        "Left after detaching: bare steps between and after the recordings against bare steps before the first; "
+        "ok means that no difference can be told from noise.",
+        "Unexplained and named: the worst of all recordings. Peers: only their steps are timed, not their tables.",
+    )
+    return Table(title="Slow-down of a training step", header=header, rows=body, notes=notes)
+
+
+def _slowdown_row(row: Document) -> list[str]:
+    bare = row["bare"]
+    unexplained, named = row["unexplained_share"], row["named_share"]
+    return [
+        row["label"],
+        f"{bare['median_s'] * 1e3:.2f} ({bare['q1_s'] * 1e3:.2f}–{bare['q3_s'] * 1e3:.2f})",
+        slower(row["every_step"], within),
+        f"{row['every_step']['target'] * 100:.0f} %",
+        slower(row["budget"], within),
+        slower(row["left"], no_slower),
+        f"{unexplained * 100:.2f} % {verdict(unexplained <= UNEXPLAINED_TARGET)}",
+        f"{named * 100:.1f} % {verdict(named >= NAMED_TARGET)}",
+        slower(row["torch_profiler"], digits=0),
+        slower(row["deepspeed"], digits=0),
+        slower(row["left_by_peers"], digits=1),
+    ]
+
+
+def _range(values: Sequence[int]) -> str:
+    if not values:
+        return "no"
+    return str(values[0]) if values[0] == values[-1] else f"{values[0]} to {values[-1]}"
+
+
+def trace_table(rows: Sequence[Document]) -> Table:
+    """How far laptime and an independent kernel trace are apart, per configuration."""
+    header = (
+        "network",
+        "compared",
+        "apart ≤ 3 %",
+        "busy apart",
+        "spans apart",
+        "steps",
+        "dropped",
+        "unknown",
+    )
+    body = []
+    for row in rows:
+        trace = row["trace"]
+        shares = [f"{trace[key] * 100:.1f} %" for key in ("apart", "busy_apart", "spans_apart")]
+        shares[0] += f" {verdict(trace['apart'] <= trace['target'])}"
+        unknown = f"{trace['unknown_share'] * 100:.1f} %"
+        counts = [str(trace["steps"]), str(trace["dropped"])]
+        body.append([row["label"], trace["compared"], *shares, *counts, unknown])
+    notes = ("Apart: Σ |laptime − trace| / Σ trace over layers, forward and backward.",)
+    title = "Time per layer and phase against an independent kernel trace"
+    return Table(title=title, header=header, rows=body, notes=notes)
+
+
+def worst_table(rows: Sequence[Document]) -> Table:
+    """The layers that differ most from the trace."""
+    header = ("network", "layer", "phase", "laptime ms", "trace ms", "of the total")
+    body = [
+        [
+            row["label"],
+            worst["layer"],
+            worst["phase"],
+            f"{worst['laptime_s'] * 1e3:.3f}",
+            f"{worst['trace_s'] * 1e3:.3f}",
+            f"{worst['share'] * 100:.2f} %",
+        ]
+        for row in rows
+        for worst in row["trace"]["worst"]
+    ]
+    return Table(title="Worst layers", header=header, rows=body)
+
+
+def memory_table(memory: Document) -> Table:
+    """Resident memory of the recording process, first plateau and last."""
+    header = (
+        "steps",
+        "first plateau",
+        "last plateau",
+        "growth ≤ 5 %",
+        "per step",
+        "live blocks per step",
+        "closing",
+    )
+    mib = [f"{memory[key] / 2**20:.1f} MiB" for key in ("first_bytes", "last_bytes")]
+    grown, blocks = memory["growth"], memory["blocks_per_step"]
+    row = [
+        f"{memory['steps']:,}",
+        *mib,
+        f"{percent(grown)} {verdict(grown <= memory['target_growth'])}",
+        f"{memory['bytes_per_step']:.1f} B".replace("-", "−"),
+        f"{blocks:.4f} {verdict(blocks <= memory['target_blocks_per_step'])}".replace("-", "−"),
+        f"{memory['closing_bytes'] / 2**20:+.0f} MiB, {memory['closing_s']:.1f} s",
+    ]
+    notes = (
+        "A plateau is the lowest sample of a twentieth of the steps; the first fifth is left out as start-up.",
+    )
+    return Table(title="Memory of the recorder", header=header, rows=[row], notes=notes)

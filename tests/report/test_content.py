@@ -1,0 +1,94 @@
+import json
+import math
+
+import pytest
+from tests.report.samples import a_rich_run
+from tests.store.samples import HOSTILE, a_finished_run, add_steps, start
+
+from laptime.report import content
+from laptime.store import load
+
+
+@pytest.fixture
+def rich(tmp_path):
+    return content(load(a_rich_run(tmp_path / "run")))
+
+
+def test_content_is_strict_json(rich):
+    assert json.loads(json.dumps(rich, allow_nan=False)) == rich
+
+
+def test_the_means_of_the_accounts_add_up_to_the_mean_wall_time(rich):
+    accounts = [one for one in rich["train"]["accounts"] if not one["traced"] and one["seconds"]]
+    total = sum(one["seconds"]["mean"] for one in accounts)
+    assert math.isclose(total, rich["train"]["wall_s"]["mean"], rel_tol=1e-9)
+    assert math.isclose(sum(one["share"] for one in accounts), 1.0)
+    assert rich["train"]["explained_share"] == pytest.approx(1.0)
+
+
+def test_idle_time_of_traced_steps_stands_beside_the_books(rich):
+    (idle,) = (one for one in rich["train"]["accounts"] if one["account"] == "idle")
+    assert idle["traced"]
+    assert idle["share"] == pytest.approx(0.1)
+
+
+def test_an_allocated_phase_says_so(rich):
+    head = next(one for one in rich["train"]["layers"] if one["layer"] == "head")
+    assert (head["forward"]["how"], head["update"]["how"]) == ("measured", "allocated")
+
+
+def test_a_phase_that_a_layer_never_had_is_null(rich):
+    stem = next(one for one in rich["train"]["layers"] if one["layer"] == "stem")
+    assert stem["update"] is None
+    assert stem["trainable"] is False
+
+
+def test_validation_stands_apart_and_keeps_its_results(rich):
+    assert rich["validation"]["steps"] == 2
+    assert rich["validation"]["results"]["top1"] == pytest.approx(0.375)
+
+
+def test_results_are_those_of_the_last_epoch_weighted_by_samples(tmp_path):
+    writer = start(tmp_path / "run")
+    add_steps(writer, range(4), epoch=0, top1=0.0)
+    add_steps(writer, range(4, 5), epoch=1, top1=1.0, samples=30)
+    add_steps(writer, range(5, 6), epoch=1, top1=0.0, samples=10)
+    writer.close("finished", {})
+    results = content(load(tmp_path / "run"))["train"]["results"]
+    assert results["epoch"] == 1
+    assert results["top1"] == pytest.approx(0.75)
+
+
+def test_what_to_look_at_first_names_the_largest_layer_and_the_wait_for_data(rich):
+    assert "block takes" in rich["look_first"][0]
+    assert "most of it in backward" in rich["look_first"][0]
+    assert "20.0 % of a step goes to data_wait" in rich["look_first"][1]
+    assert len(rich["look_first"]) <= 3
+
+
+def test_a_run_of_few_steps_is_said_to_be_one(tmp_path):
+    found = content(load(a_finished_run(tmp_path / "run", ["conv"], steps=3)))
+    assert any("steps were timed" in sentence for sentence in found["look_first"])
+
+
+def test_a_run_without_steps_has_content(tmp_path):
+    start(tmp_path / "run").close("failed", {})
+    found = content(load(tmp_path / "run"))
+    assert found["train"] is found["validation"] is None
+    assert found["look_first"] == ["No step was recorded, so there is nothing to look at."]
+    assert "failed" in found["notes"][0]
+
+
+def test_a_run_that_is_being_written_has_content_and_says_so(tmp_path):
+    writer = start(tmp_path / "run")
+    add_steps(writer, range(6))
+    writer.flush()
+    found = content(load(tmp_path / "run"))
+    assert found["train"]["steps"] == 6
+    assert "still being written" in found["notes"][0]
+    writer.close("finished", {})
+
+
+def test_names_are_kept_as_they_are(tmp_path):
+    found = content(load(a_finished_run(tmp_path / "run", HOSTILE)))
+    assert [one["layer"] for one in found["train"]["layers"] if one["module"]] == HOSTILE
