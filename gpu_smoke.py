@@ -2,7 +2,7 @@ import torch, laptime, time, sys, json, shutil, statistics as st
 import torch.nn.functional as F
 from laptime.train.networks import build
 torch.backends.cudnn.benchmark=False
-def bench(name,batch,rounds=8,n=15):
+def bench(name,batch,rounds=8,n=30):
     m=build(name).cuda(); opt=torch.optim.SGD(m.parameters(),1e-3,momentum=.9)
     x=torch.randn(batch,3,224,224,device='cuda'); y=torch.zeros(batch,dtype=torch.long,device='cuda')
     def body(x,y):
@@ -42,4 +42,4 @@ with laptime.record(m,opt,out='/tmp/rp',every_step=True) as rec:
         if i==20: pr.enable()
         l=F.cross_entropy(m(a),b); l.backward(); opt.step(); opt.zero_grad()
     pr.disable()
-pstats.Stats(pr).sort_stats('tottime').print_stats(40)
+pstats.Stats(pr).sort_stats('tottime').print_stats(25)

@@ -11,7 +11,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -21,10 +21,9 @@ from benchmarks.tables import Table, memory_table, slowdown_table, trace_table, 
 from benchmarks.worker import MEMORY, Order
 
 SECTIONS = ("slowdown", "trace", "memory")
-SECONDS = {"cpu": 120.0, "cuda": 48.0}  # a configuration; a full run takes about 12 and 8 minutes
-STARTING_S = 4.0  # a worker's start, before its own clock runs
+SECONDS = {"cpu": 125.0, "cuda": 52.0}  # a configuration; a full run takes about 12 and 8 minutes
 ROOT = Path(__file__).resolve().parents[1]
-# glibc otherwise returns and re-maps large blocks at every step: spread of CPU step times ±15 % instead of ±1 %.
+# glibc otherwise returns and re-maps large blocks at every step: CPU step times spread by ±15 %, not ±1 %.
 STEADY_MALLOC = dict.fromkeys(("MALLOC_MMAP_THRESHOLD_", "MALLOC_TRIM_THRESHOLD_"), "268435456")
 
 
@@ -33,8 +32,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = _parser().parse_args(arguments)
     device = options.device or _device()
     began = time.monotonic()
-    documents, failed = run_all(plan(options, device))
-    report = {
+    until = began + options.minutes * 60 if options.minutes else float("inf")
+    documents, failed = run_all(plan(options, device), until=until)
+    report: dict[str, Any] = {
         "date": datetime.datetime.now(tz=datetime.UTC).isoformat(timespec="seconds"),
         "command": " ".join(
             ["python -m benchmarks", *(arguments if arguments is not None else sys.argv[1:])]
@@ -57,8 +57,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--only", nargs="+", metavar="NAME", help="configurations, such as alexnet-b64; all")
     parser.add_argument("--device", help="cpu or cuda; cuda where there is one")
     parser.add_argument(
-        "--seconds", type=float, help="per configuration, on average: 120 on the CPU, 48 on CUDA"
+        "--seconds", type=float, help="per configuration, on average: 125 on the CPU, 52 on CUDA"
     )
+    parser.add_argument("--minutes", type=float, help="of the whole: what is left is divided among the rest")
     parser.add_argument("--rounds", type=int, help="interleaved rounds; as many as the seconds allow")
     parser.add_argument("--steps", type=int, default=memory.STEPS, help="of the memory section; a million")
     parser.add_argument("--markdown", type=Path, metavar="FILE", help="write the tables here as well")
@@ -87,7 +88,7 @@ def plan(options: argparse.Namespace, device: str) -> list[Order]:
             name=one.name,
             device=device,
             sections=sections,
-            seconds=max(1.0, share * (one.weight if not options.only else 1.0) - STARTING_S),
+            seconds=share * (one.weight if not options.only else 1.0),
             rounds=options.rounds,
         )
         for one in chosen
@@ -98,14 +99,18 @@ def plan(options: argparse.Namespace, device: str) -> list[Order]:
     return orders
 
 
-def run_all(orders: Sequence[Order]) -> tuple[list[dict[str, Any]], list[str]]:
+def run_all(
+    orders: Sequence[Order], *, until: float = float("inf")
+) -> tuple[list[dict[str, Any]], list[str]]:
     """Every order in a process of its own, one after the other: (documents, names that failed)."""
     documents: list[dict[str, Any]] = []
     failed: list[str] = []
     with tempfile.TemporaryDirectory(prefix="laptime-bench-") as folder:
         for index, order in enumerate(orders):
+            order = _in_time(order, orders[index:], until - time.monotonic())
             out = Path(folder) / f"{index}.json"
-            command = [sys.executable, "-m", "benchmarks.worker", json.dumps(asdict(order)), str(out)]
+            arguments = [json.dumps(asdict(order)), str(time.monotonic()), str(out)]
+            command = [sys.executable, "-m", "benchmarks.worker", *arguments]
             code = subprocess.run(command, env=_environment(order), check=False, stdout=sys.stderr).returncode
             if code == 0 and out.exists():
                 documents.append(json.loads(out.read_bytes()))
@@ -114,9 +119,15 @@ def run_all(orders: Sequence[Order]) -> tuple[list[dict[str, Any]], list[str]]:
     return documents, failed
 
 
+def _in_time(order: Order, rest: Sequence[Order], left: float) -> Order:
+    """The order with no more than its share of the time that is left."""
+    planned = sum(one.seconds for one in rest)
+    return replace(order, seconds=order.seconds * min(1.0, left / planned)) if planned else order
+
+
 def _environment(order: Order) -> dict[str, str]:
     """Steady malloc for times; malloc as it comes for memory, whose pages should go back when freed."""
-    variables = {"DS_ACCELERATOR": "cpu", "TOKENIZERS_PARALLELISM": "false", **os.environ}
+    variables = {"DS_ACCELERATOR": "cpu", "KINETO_LOG_LEVEL": "99", **os.environ}
     variables["PYTHONPATH"] = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))
     if order.name == MEMORY:
         return {key: value for key, value in variables.items() if key not in STEADY_MALLOC}
@@ -147,8 +158,8 @@ def headline(report: Mapping[str, Any]) -> str:
     return (
         f"{device.get('name', 'unknown device')}{cuda}; {facts.get('cpu')} with {facts.get('cores')} cores, "
         f"{facts.get('threads')} threads; torch {facts.get('torch')}, Python {facts.get('python')}, "
-        f"laptime {facts.get('laptime')}; settings: {settings}; {report['date']}, {report['seconds'] / 60:.1f} minutes, "
-        f"`{report['command']}`"
+        f"laptime {facts.get('laptime')}; settings: {settings}; "
+        f"{report['date']}, {report['seconds'] / 60:.1f} minutes, `{report['command']}`"
     )
 
 

@@ -24,5 +24,5 @@ if [ "${1:-}" = "--" ]; then
 fi
 out="${OUT:-runs/bench}"
 mkdir -p "$out"
-exec python3 -m benchmarks --device cuda --sections slowdown trace --seconds 48 \
+exec python3 -m benchmarks --device cuda --sections slowdown trace --minutes 8.5 \
   --markdown "$out/bench-cuda.md" --json "$out/bench-cuda.json" "$@"

@@ -1,18 +1,18 @@
-"""Slow-down by interleaved blocks in one process: variants take turns on the same network, optimizer and batch.
+"""Slow-down by interleaved blocks in one process: variants take turns on the same network and batch.
 
 A round holds one block of each variant, and every second round runs in the reverse order, so that a linear
-drift of the machine cancels. A block's figure is its *mean* step time, warm-up left out: the recorder's writer
-thread touches few steps, which a median over steps would hide although the user pays for them. The result is
-the median over rounds of the ratio to the round's own bare block, with the bootstrap interval of that median.
+drift of the machine cancels. A block's figure is its *mean* step time, warm-up left out: the recorder's
+writer thread touches few steps, which a median over steps would hide although the user pays for them. The
+result is the median over rounds of the ratio to the round's own bare block, with that median's bootstrap
+interval.
 """
 
 from __future__ import annotations
 
-import gc
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from itertools import repeat
+from itertools import pairwise, repeat
 from typing import Any, Protocol
 
 from laptime.record import ratio_interval, summarize
@@ -96,8 +96,7 @@ def run_block(
     each_step: bool = True,
     now: Callable[[], float] = time.perf_counter,
 ) -> Block:
-    """Attach, warm up, time the steps, detach. The device is waited for around the timed steps, never inside."""
-    gc.collect()
+    """Attach, warm up, time the steps, detach. The device is waited for around the steps, never inside."""
     variant.attach()
     try:
         stamps: list[float] = []
@@ -112,14 +111,14 @@ def run_block(
     finally:
         variant.detach()
     timed = stamps[size.warmup :]
-    steps = tuple(end - start for start, end in zip(timed, timed[1:], strict=False)) if each_step else ()
+    steps = tuple(end - start for start, end in pairwise(timed)) if each_step else ()
     return Block(
         variant=variant.name, round=index, steps=size.steps, seconds=timed[-1] - timed[0], step_s=steps
     )
 
 
 def turns(variants: Sequence[Variant], index: int) -> list[Variant]:
-    """The order of round number `index`: each pair of rounds starts one variant later, its second is reversed."""
+    """The order of a round: each pair of rounds starts one variant later, its second one is reversed."""
     shift = (index // 2) % len(variants)
     order = [*variants[shift:], *variants[:shift]]
     return order[::-1] if index % 2 else order
@@ -134,7 +133,7 @@ def run_rounds(
     until: float,
     now: Callable[[], float] = time.monotonic,
 ) -> list[Block]:
-    """Rounds of one block per variant: `rounds` of them, or as many as end before `until`, at least `fewest`."""
+    """Rounds of one block per variant: `rounds` of them, or as many as end by `until`, at least `fewest`."""
     blocks: list[Block] = []
     done, longest = 0, 0.0
     while done < (rounds if rounds is not None else fewest) or (rounds is None and now() + longest < until):

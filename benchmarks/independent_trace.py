@@ -38,7 +38,7 @@ TRACED_FIRST = 1  # CUPTI drops records at the start of a session
 def measure(
     one: Configuration, work: Workload, *, root: Path, steps: int, runs: Sequence[laptime.Run] = ()
 ) -> dict[str, Any]:
-    """How far laptime and the trace are apart. `runs` are recordings of the same network, if there are any."""
+    """How far laptime and the trace are apart. `runs`: recordings of the same network, if there are any."""
     cuda = work.device.type == "cuda"
     compared = "busy" if one.bound == "device" else "spans"
     same_steps = not cuda or one.bound == "launch"
@@ -82,7 +82,7 @@ def compare(ours: Mapping[Key, float], theirs: Mapping[Key, float]) -> dict[str,
     """Σ |laptime − trace| / Σ trace over layers and phases, and the layers that differ most."""
     keys = sorted(key for key in ours.keys() | theirs.keys() if key[0] not in (LOSS, UNKNOWN))
     total = sum(theirs.get(key, 0.0) for key in keys)
-    rows = [
+    rows: list[dict[str, Any]] = [
         {
             "layer": layer,
             "phase": phase,
@@ -91,7 +91,7 @@ def compare(ours: Mapping[Key, float], theirs: Mapping[Key, float]) -> dict[str,
         }
         for layer, phase in keys
     ]
-    apart = [abs(float(row["laptime_s"]) - float(row["trace_s"])) for row in rows]
+    apart = [abs(row["laptime_s"] - row["trace_s"]) for row in rows]
     worst = sorted(zip(apart, rows, strict=True), key=lambda pair: -pair[0])[:WORST]
     return {
         "apart": sum(apart) / total if total else float("nan"),

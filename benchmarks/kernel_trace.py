@@ -1,9 +1,9 @@
 """A kernel trace attributed to layers without any of laptime's marks or code.
 
-Forward: the layer whose range was open on the host when the operator ran; a range goes on until the next layer
-starts. Backward: an autograd node carries the sequence number of the operator that made it, and that operator
-has a layer; `AccumulateGrad` has no number and belongs to the node before it. A kernel belongs to the operator
-that launched it, found by the correlation number. On the CPU the operators themselves stand for kernels.
+Forward: the layer whose range was open on the host when the operator ran; a range goes on until the next
+layer starts. Backward: an autograd node carries the sequence number of the operator that made it, and that
+operator has a layer; `AccumulateGrad` has no number and belongs to the node before it. A kernel belongs to
+the operator that launched it, found by the correlation number. On the CPU the operators stand for kernels.
 """
 
 from __future__ import annotations
@@ -99,7 +99,7 @@ def attribute(events: Sequence[Event], *, skip: int) -> Traced:
     steps: dict[int, list[Piece]] = defaultdict(list)
     for piece in pieces:
         steps[owners.step(piece.asked)].append(piece)
-    chosen = [index for index in sorted(steps) if index >= skip]
+    chosen = [index for index in sorted(steps) if skip <= index < owners.steps]
     complete = [steps[index] for index in chosen if index not in missing]
     busy = [_busy(one) for one in complete]
     total = sum(sum(one.values()) for one in busy)
@@ -119,6 +119,7 @@ class Owners:
             if e.get("cat") == "user_annotation" and e["name"].startswith(PREFIX)
         ]
         self._steps = [ts for ts, text in marks if text == "step"]
+        self.steps = len(self._steps) - 1  # the last mark closes the last step
         self._times = [ts for ts, _ in marks]
         self._owners = _owners([text for _, text in marks])
         self.main = next((e["tid"] for e in events if e["name"] == f"{PREFIX}step"), None)
@@ -162,7 +163,7 @@ class Owners:
         return LOSS if inside is not None and top is not None and "cross_entropy" in top["name"] else inside
 
     def _numbers(self, events: Sequence[Event]) -> dict[int, str]:
-        """Layer by sequence number. Operators that make no node carry the next node's number: the last counts."""
+        """Layer by sequence number. An operator without a node carries the next node's: the last counts."""
         found: dict[int, str] = {}
         for event in events:
             number = event.get("args", {}).get("Sequence number", -1)
@@ -233,11 +234,11 @@ def _kernels(events: Sequence[Event], owners: Owners) -> tuple[list[Piece], set[
         launches[owners.step(call["ts"])] += "LaunchKernel" in call["name"]
     pieces: list[Piece] = []
     for event in events:
-        call = calls.get(event["args"].get("correlation")) if event.get("cat") in DEVICE else None
-        if call is not None:
-            launches[owners.step(call["ts"])] -= event["cat"] == "kernel"
-            key = owners.owner(call["tid"], call["ts"])
-            pieces.append(Piece(key, call["ts"], event["ts"], event["dur"]))
+        if event.get("cat") in DEVICE and event["args"].get("correlation") in calls:
+            asked = calls[event["args"]["correlation"]]
+            launches[owners.step(asked["ts"])] -= event["cat"] == "kernel"
+            key = owners.owner(asked["tid"], asked["ts"])
+            pieces.append(Piece(key, asked["ts"], event["ts"], event["dur"]))
     return pieces, {index for index, left in launches.items() if left > 0}
 
 
@@ -250,7 +251,7 @@ def _busy(pieces: Iterable[Piece]) -> dict[Key, float]:
 
 
 def _spans(pieces: Iterable[Piece]) -> dict[Key, float]:
-    """From the first kernel of a layer to the first of the next; after the last, to the end of its last kernel."""
+    """From the first kernel of a layer to the first of the next; the last layer ends with its last kernel."""
     ordered = sorted(pieces, key=lambda piece: piece.start)
     found: dict[Key, float] = defaultdict(float)
     for piece, after in pairwise([*ordered, None]):

@@ -2,9 +2,9 @@
 
 A fake clock and a network of one weight make steps as fast as they can be recorded. Most steps only set the
 marks that a real one would; every twentieth runs forward, backward and update, so that hooks and the autograd
-graph are in it. Finished steps wait in a queue and rows in a buffer, both of bounded length, so memory goes up
-and down within seconds; a plateau is the lowest sample of a window. Python's own count of live blocks is kept
-beside it: allocators fragment, but an object kept per step would show there as one block per step.
+graph are in it. Finished steps wait in a queue and rows in a buffer, both of bounded length, so memory goes
+up and down within seconds; a plateau is the lowest sample of a window. Python's own count of live blocks is
+kept beside it: allocators fragment, but an object kept per step would show there as one block per step.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def resident_bytes() -> int:
 
 
 def measure(*, steps: int = STEPS, root: Path, say: Callable[[str], None] = lambda _: None) -> dict[str, Any]:
-    """Resident memory by steps recorded: first plateau, last plateau, slope, and what closing the run takes."""
+    """Resident memory by steps recorded: first and last plateau, slope, and what closing the run takes."""
     torch.set_num_threads(1)
     network = nn.Linear(1, 1)
     optimizer = torch.optim.SGD(network.parameters(), lr=1e-4)

@@ -1,12 +1,13 @@
 """Section `slowdown`: what recording costs, what it leaves behind, and the same steps under the peers.
 
-Order matters. Bare blocks come first, while nothing has ever been attached. Then laptime takes turns with bare
-blocks. The peers come last, since CUPTI may leave 10 to 20 % behind after torch.profiler has stopped; their
-ratio is to bare blocks of their own rounds, which flatters them if anything.
+Order matters. Bare blocks come first, while nothing has ever been attached. Then laptime takes turns with
+bare blocks. The peers come last, since CUPTI may leave 10 to 20 % behind after torch.profiler has stopped;
+their ratio is to bare blocks of their own rounds, which flatters them if anything.
 """
 
 from __future__ import annotations
 
+import gc
 import math
 import time
 from collections.abc import Callable, Sequence
@@ -29,13 +30,15 @@ from benchmarks.networks import BUDGET_TARGET, Configuration, Workload
 from benchmarks.variants import Bare, DeepSpeedFlops, Laptime, TorchProfiler
 from laptime.record import summarize
 
-FEWEST_ROUNDS = 3
-FEWEST_STEPS = 3
+FEWEST_ROUNDS = 3  # six and more give the interval its 95 %, see tables.py
+FEWEST_STEPS = 2
 BLOCK_S = 2.0  # the recorder's writer flushes every 2 s: one flush in each timed block
-BARE_S = 1.0
-WARMUP_S = 0.5  # events pooled, books closed and handed back once
-SETTLE_S = 1.0  # the budget has reviewed its share a few times
+BARE_S = 0.75
+WARMUP_S = 0.4  # books were closed once, their events are back in the pool
+SETTLE_S = 0.75  # the budget has reviewed its share a few times
+SLOW_STEP_S = 0.5
 PEER_S = 0.5
+PEER_ROUNDS = 2
 MOST_PEER_STEPS = 10  # torch.profiler takes seconds to close thousands of events
 FIRST_STEPS = 3  # until allocators and algorithm choices have settled
 
@@ -55,7 +58,7 @@ class Sizes:
 
 
 def sizes(step_s: float) -> Sizes:
-    """Long enough for a flush each, and never under three steps; a new recording first discovers its layers."""
+    """Long enough for a flush each; the first step of a recording, which discovers layers, is never timed."""
 
     def count(seconds: float, fewest: int) -> int:
         return max(fewest, math.ceil(seconds / step_s))
@@ -64,7 +67,7 @@ def sizes(step_s: float) -> Sizes:
         bare=Size(warmup=count(0.1, 1), steps=count(BARE_S, FEWEST_STEPS)),
         every_step=Size(warmup=count(WARMUP_S, 2), steps=count(BLOCK_S, FEWEST_STEPS)),
         budget=Size(warmup=count(SETTLE_S, 2), steps=count(BLOCK_S, FEWEST_STEPS)),
-        peer=Size(warmup=1, steps=min(MOST_PEER_STEPS, count(PEER_S, 2))),
+        peer=Size(warmup=1, steps=min(MOST_PEER_STEPS, count(PEER_S, 1))),
     )
 
 
@@ -105,10 +108,11 @@ def measure(
     every, budget = (Laptime(work, root, every_step=each) for each in (True, False))
 
     def block(variant: Variant, index: int) -> Block:
+        gc.collect()  # each block starts with no garbage of the one before
         return run_block(work, variant, size.of(variant.name), index=index, each_step=not cuda)
 
     say(f"{one.label}: {step_s * 1e3:.1f} ms a step; bare")
-    before = [block(bare, index) for index in range(2 if step_s > 0.5 else 4)]
+    before = [block(bare, index) for index in range(2 if step_s > SLOW_STEP_S else 4)]
     say(f"{one.label}: laptime and bare in turns")
     peer_s = _peer_seconds(step_s, cuda=cuda, rounds=rounds)
     turns = run_rounds(
@@ -130,7 +134,13 @@ def measure(
 
 def _bare(before: Sequence[Block], turns: Sequence[Block]) -> dict[str, Any]:
     found = summarize([*samples(before), *samples(turns)])
-    return {"median_s": found.median, "q1_s": found.q1, "q3_s": found.q3, "samples": found.count}
+    return {
+        "median_s": found.median,
+        "q1_s": found.q1,
+        "q3_s": found.q3,
+        "samples": found.count,
+        "noise": str(found.noise),
+    }
 
 
 def _books(every: Laptime, budget: Laptime) -> dict[str, Any]:
@@ -149,7 +159,7 @@ def _peer_seconds(step_s: float, *, cuda: bool, rounds: int | None) -> float:
     """About what the peers' rounds will take."""
     variants = 2 if cuda or not DeepSpeedFlops.installed() else 3
     one = variants * (sizes(step_s).peer.steps + 1) * step_s * 1.3 + 0.5
-    return one * (rounds if rounds is not None else 2 if step_s > 0.5 else FEWEST_ROUNDS)
+    return one * (rounds if rounds is not None else PEER_ROUNDS)
 
 
 def _peer_rounds(work: Workload, size: Sizes, *, rounds: int | None, until: float) -> list[Block]:
@@ -159,9 +169,10 @@ def _peer_rounds(work: Workload, size: Sizes, *, rounds: int | None, until: floa
         variants.append(DeepSpeedFlops(work))
 
     def block(variant: Variant, index: int) -> Block:
+        gc.collect()  # each block starts with no garbage of the one before
         return run_block(work, variant, size.peer, index=index, each_step=not cuda)
 
-    return run_rounds(block, variants, rounds=rounds, fewest=2, until=until)
+    return run_rounds(block, variants, rounds=rounds, fewest=PEER_ROUNDS, until=until)
 
 
 def _peers(peers: Sequence[Block], before: Sequence[Block]) -> dict[str, Any]:

@@ -14,6 +14,7 @@ THESIS = (
     ("thesis: VGG-11", "+235 %", "38–54 %"),
 )
 NOTHING = "–"
+ENOUGH_ROUNDS = 6  # the range of n rounds holds the median with probability 1 − 2^(1−n): 97 % with 6
 Document = Mapping[str, Any]
 
 
@@ -62,13 +63,15 @@ def verdict(good: bool) -> str:
     return "ok" if good else "MISS"
 
 
-def slower(ratio: Document | None, good: Callable[[Document], bool] | None = None, digits: int = 2) -> str:
-    """A slow-down with its interval and, where there is a target, whether it is met."""
-    if ratio is None:
-        return NOTHING
-    low, high = (percent(ratio[key] - 1.0, digits).removesuffix(" %") for key in ("low", "high"))
-    word = f" {verdict(good(ratio))}" if good is not None else ""
-    return f"{percent(ratio['ratio'] - 1.0, digits)} [{low}, {high}]{word}"
+def slower(ratio: Document, good: Callable[[Document], bool]) -> str:
+    """A slow-down with its interval and whether that meets the target."""
+    low, high = (percent(ratio[key] - 1.0, 2).removesuffix(" %") for key in ("low", "high"))
+    return f"{percent(ratio['ratio'] - 1.0, 2)} [{low}, {high}] {verdict(good(ratio))}"
+
+
+def alone(ratio: Document | None) -> str:
+    """A slow-down without its interval."""
+    return NOTHING if ratio is None else percent(ratio["ratio"] - 1.0, 0)
 
 
 def within(ratio: Document) -> bool:
@@ -81,25 +84,44 @@ def no_slower(ratio: Document) -> bool:
     return bool(ratio["low"] <= 1.0)
 
 
+SLOWDOWN_HEADER = (
+    "network",
+    "bare ms (quartiles)",
+    "layers on every step",
+    "≤",
+    "default budget ≤ 2 %",
+    "left after detaching",
+    "unexplained ≤ 1 %",
+    "named ≥ 98 %",
+    "torch.profiler",
+    "left by it",
+    "DeepSpeed flops",
+)
+
+
 def slowdown_table(rows: Sequence[Document]) -> Table:
     """Bare step time, slow-downs, closed books, peers, and the thesis' figures last."""
-    header = (
-        "network", "bare ms (quartiles)", "layers on every step", "≤", "default budget, ≤ 2 %", "left after detaching",
-        "unexplained ≤ 1 %", "named ≥ 98 %", "torch.profiler", "DeepSpeed flops", "left by the peers",
-    )  # fmt: skip
     body = [_slowdown_row(row) for row in rows]
-    blank = [NOTHING] * 3
-    body += [[name, NOTHING, slow, *blank, share, *[NOTHING] * 4] for name, slow, share in THESIS]
-    rounds = sorted({row["every_step"]["rounds"] for row in rows})
-    notes = (
+    for name, slow, share in THESIS:
+        body.append([name, NOTHING, slow, *[NOTHING] * 3, share, *[NOTHING] * 4])
+    notes = _notes(sorted(row["every_step"]["rounds"] for row in rows))
+    return Table(title="Slow-down of a training step", header=SLOWDOWN_HEADER, rows=body, notes=notes)
+
+
+def _notes(rounds: Sequence[int]) -> list[str]:
+    notes = [
         "In brackets the 95 % interval; its upper end is judged against the target.",
-        f"Slow-downs: median over {_range(rounds)} interleaved rounds of the ratio to the round's bare block; a block "
-        "counts with its mean step, so what the writer thread takes is in it.",
-        "Left after detaching: bare steps between and after the recordings against bare steps before the first; "
-        "ok means that no difference can be told from noise.",
-        "Unexplained and named: the worst of all recordings. Peers: only their steps are timed, not their tables.",
-    )
-    return Table(title="Slow-down of a training step", header=header, rows=body, notes=notes)
+        f"Slow-downs: median over {_range(rounds)} interleaved rounds of the ratio to that round's bare. "
+        "A block counts with its mean step, so what the writer thread takes is in it.",
+        "Left after detaching: bare steps between and after the recordings against bare steps before the "
+        "first; ok means that no difference can be told from noise.",
+        "Unexplained and named: the worst of all recordings.",
+        "Peers: their steps are timed, not the making of their tables. Left by it: bare steps between "
+        "torch.profiler's and DeepSpeed's against bare steps before anything.",
+    ]
+    if rounds and rounds[0] < ENOUGH_ROUNDS:
+        notes.append("Under 6 rounds the interval is their range and covers less than 95 %: 75 % with 3.")
+    return notes
 
 
 def _slowdown_row(row: Document) -> list[str]:
@@ -107,16 +129,14 @@ def _slowdown_row(row: Document) -> list[str]:
     unexplained, named = row["unexplained_share"], row["named_share"]
     return [
         row["label"],
-        f"{bare['median_s'] * 1e3:.2f} ({bare['q1_s'] * 1e3:.2f}–{bare['q3_s'] * 1e3:.2f})",
+        f"{bare['median_s'] * 1e3:.2f} ({bare['q1_s'] * 1e3:.2f}–{bare['q3_s'] * 1e3:.2f}) {bare['noise']}",
         slower(row["every_step"], within),
         f"{row['every_step']['target'] * 100:.0f} %",
         slower(row["budget"], within),
         slower(row["left"], no_slower),
         f"{unexplained * 100:.2f} % {verdict(unexplained <= UNEXPLAINED_TARGET)}",
         f"{named * 100:.1f} % {verdict(named >= NAMED_TARGET)}",
-        slower(row["torch_profiler"], digits=0),
-        slower(row["deepspeed"], digits=0),
-        slower(row["left_by_peers"], digits=1),
+        *(alone(row[peer]) for peer in ("torch_profiler", "left_by_peers", "deepspeed")),
     ]
 
 
@@ -191,6 +211,6 @@ def memory_table(memory: Document) -> Table:
         f"{memory['closing_bytes'] / 2**20:+.0f} MiB, {memory['closing_s']:.1f} s",
     ]
     notes = (
-        "A plateau is the lowest sample of a twentieth of the steps; the first fifth is left out as start-up.",
+        "A plateau is the lowest sample of a twentieth of the steps; the first fifth, start-up, is left out.",
     )
     return Table(title="Memory of the recorder", header=header, rows=[row], notes=notes)

@@ -1,4 +1,4 @@
-"""The instruments that take turns: none, laptime in its two modes, torch.profiler, DeepSpeed's flops profiler."""
+"""The instruments that take turns: none, laptime twice, torch.profiler, DeepSpeed's flops profiler."""
 
 from __future__ import annotations
 

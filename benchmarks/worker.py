@@ -6,7 +6,6 @@ import argparse
 import json
 import sys
 import tempfile
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,7 +16,6 @@ from benchmarks.networks import Configuration, configuration, workload
 from laptime.measure.environment import environment
 
 MEMORY = "memory"
-SLOW_STEP_S = 0.5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,7 +43,7 @@ def _configuration(
 ) -> dict[str, Any]:
     work = workload(one, order.device)
     step_s = slowdown.first_steps(work)
-    traced_steps = 3 if step_s > SLOW_STEP_S else 10
+    traced_steps = 3 if step_s > slowdown.SLOW_STEP_S else 10
     document: dict[str, Any] = {
         "name": one.name,
         "label": one.label,
@@ -68,9 +66,11 @@ def _configuration(
 
 def main() -> None:
     """Called by `python -m benchmarks`: an order as JSON comes in, a document goes to a file."""
-    began = time.monotonic()
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("order")
+    parser.add_argument(
+        "began", type=float, help="when the time started to run, on the system's monotonic clock"
+    )
     parser.add_argument("out", type=Path)
     given = parser.parse_args()
     fields = json.loads(given.order)
@@ -80,7 +80,7 @@ def main() -> None:
         print(text, file=sys.stderr, flush=True)
 
     with tempfile.TemporaryDirectory(prefix="laptime-bench-") as folder:
-        document = measure(order, began=began, root=Path(folder), say=say)
+        document = measure(order, began=given.began, root=Path(folder), say=say)
     given.out.write_text(json.dumps(document), encoding="utf-8")
 
 

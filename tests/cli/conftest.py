@@ -19,6 +19,8 @@ def laptime(monkeypatch, tmp_path):
     """`laptime("show", …)` inside this process, in an empty folder."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("COLUMNS", "100")
+    for variable in ("KINETO_LOG_LEVEL", "TORCH_CPP_LOG_LEVEL"):  # which commands set for good
+        monkeypatch.setenv(variable, "2")
 
     def call(*arguments):
         return CliRunner().invoke(app, [str(one) for one in arguments], catch_exceptions=False)

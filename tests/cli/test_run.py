@@ -53,18 +53,18 @@ def test_json_takes_stdout_for_itself(process, tmp_path):
     assert (tmp_path / "mine" / "run.json").exists()
 
 
-def test_the_exit_status_is_the_script_s(process):
-    assert process("run", "--out", "a", "train.py", "--fail").returncode == 3
-    done = process("run", "--out", "b", "train.py", "--raise")
-    assert done.returncode == 1
+def test_the_exit_status_is_the_script_s(laptime):
+    assert laptime("run", "--out", "a", "train.py", "--fail").exit_code == 3
+    done = laptime("run", "--out", "b", "train.py", "--raise")
+    assert done.exit_code == 1
     assert "ValueError: boom" in done.stderr
     assert "laptime: the run is in b" in done.stderr
 
 
-def test_a_module_is_run_by_its_name(process):
-    done = process("run", "--out", "a", "-m", "train", "one", "-m")
-    assert done.returncode == 0
-    assert done.stdout.startswith("arguments ['one', '-m']")
+def test_a_module_is_run_by_its_name(laptime):
+    done = laptime("run", "--out", "a", "-m", "train", "one", "-m")
+    assert done.exit_code == 0
+    assert done.stdout == "arguments ['one', '-m']\n"
 
 
 @pytest.fixture

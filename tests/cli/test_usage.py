@@ -125,6 +125,15 @@ def test_an_unexpected_error_is_not_hidden(laptime, monkeypatch):
         laptime("query", "SELECT 1")
 
 
+def test_ctrl_c_is_one_line_and_the_shell_s_status(laptime, run, monkeypatch):
+    def interrupted(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("laptime.store.query", interrupted)
+    done = laptime("query", "SELECT 1")
+    assert (done.exit_code, done.stderr) == (130, "laptime: interrupted\n")
+
+
 @pytest.mark.parametrize("arguments", [[], ["--all"], ["--json"]])
 def test_a_reader_that_leaves_early_is_no_error(tmp_path, arguments):
     path = a_finished_run(tmp_path / "run", [f"layer{i}" for i in range(400)])

@@ -1,4 +1,4 @@
-"""A run with everything that a report shows: traced steps, a compiled and a frozen layer, memory, a summary."""
+"""A run with all that a report shows: traced steps, a compiled and a frozen layer, memory, a summary."""
 
 from pathlib import Path
 

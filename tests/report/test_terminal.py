@@ -96,6 +96,22 @@ def test_the_cost_of_recording_comes_with_its_interval_and_how_it_is_known(rich)
     assert "bare steps stayed slower by +20.0 %" in text
 
 
+def test_an_estimated_cost_says_so_and_adds_what_the_marks_do_not_hold(rich):
+    found = content(load(rich))
+    found["recorder"]["overhead"] |= {"how": "estimated", "bare_steps": 0}
+    (own,) = (one for one in found["train"]["accounts"] if one["account"] == "instrument")
+    own["seconds"]["median"] = 0.0002
+    first, second, *_ = terminal.recorder(found)
+    assert "estimated from their number, since no step went without them" in first
+    assert "takes 2.0 % of a step more" in second
+
+
+def test_traced_steps_unlike_the_others_are_not_compared(rich):
+    found = content(load(rich))
+    found["kernels"]["reconciliation"]["spans_apart"] = 3.0
+    assert "too far to compare" in " ".join(terminal.recorder(found))
+
+
 def test_an_unknown_cost_is_not_a_cost_of_zero(tmp_path):
     assert "is not known" in shown(a_finished_run(tmp_path / "run", ["conv"]))
 

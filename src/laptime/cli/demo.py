@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import shlex
+from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -10,7 +12,7 @@ import typer
 
 from laptime.cli.options import Json, Out
 from laptime.cli.outcome import answer
-from laptime.cli.progress import Tell, progress, waiting
+from laptime.cli.progress import progress, waiting
 from laptime.cli.quiet import quiet_torch
 
 if TYPE_CHECKING:
@@ -59,50 +61,78 @@ def train(out: Path, cards: DataLoader[Any], unseen: DataLoader[Any], epochs: in
     import torch
 
     from laptime.api import record
-    from laptime.train.networks import build
 
     torch.manual_seed(0)
     torch.set_num_threads(1)  # more gain little in a step of 7 ms, and on a busy machine wait for one another
-    network = build("zener4")
-    optimizer = torch.optim.SGD(network.parameters(), lr=0.05, momentum=0.9)
+    training = Training.start(epochs * len(cards))
     an_epoch = len(cards) + len(unseen)
     middle = (epochs - 1) * an_epoch + len(cards) // 2
-    kernels = range(middle, middle + TRACED)
-    config = {"command": "demo", "network": "zener4", "epochs": epochs, "batch": BATCH, "cards": CARDS}
-    recording = record(network, optimizer, out=out, every_step=True, kernels=kernels, config=config)
+    recording = record(
+        training.network,
+        training.optimizer,
+        out=out,
+        every_step=True,
+        kernels=range(middle, middle + TRACED),
+        config={"command": "demo", "network": "zener4", "epochs": epochs, "batch": BATCH, "cards": CARDS},
+    )
     with progress("training", epochs * an_epoch) as tell, recording:
         for epoch in range(epochs):
-            _train_epoch(recording, network, optimizer, cards, tell, f"epoch {epoch + 1}/{epochs}")
-            _validate(recording, network, unseen, tell, f"epoch {epoch + 1}/{epochs}")
+            words = f"epoch {epoch + 1}/{epochs}"
+            for _ in training.train(recording, cards):
+                tell(words)
+            for _ in training.validate(recording, unseen):
+                tell(words)
     return recording.run
 
 
-def _train_epoch(
-    recording: Recorder, network: Any, optimizer: Any, cards: DataLoader[Any], tell: Tell, words: str
-) -> None:
-    from torch.nn import functional as F
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Training:
+    """A loop as anyone would write it; `recording.steps` and `recording.log` are all that laptime needs."""
 
-    network.train()
-    for images, labels in recording.steps(cards):
-        scores = network(images)
-        loss = F.cross_entropy(scores, labels)
-        loss.backward()  # type: ignore[no-untyped-call]
-        optimizer.step()
-        optimizer.zero_grad()
-        recording.log(loss=loss, top1=_share_right(scores, labels))
-        tell(words)
+    network: Any
+    optimizer: Any
+    schedule: Any
 
+    @classmethod
+    def start(cls, steps: int) -> Training:
+        """A fresh network, and a learning rate that falls to nearly nothing over `steps`."""
+        from torch.optim import SGD
+        from torch.optim.lr_scheduler import LinearLR
 
-def _validate(recording: Recorder, network: Any, unseen: DataLoader[Any], tell: Tell, words: str) -> None:
-    import torch
-    from torch.nn import functional as F
+        from laptime.train.networks import build
 
-    network.eval()
-    with torch.no_grad():
+        network = build("zener4")
+        optimizer = SGD(network.parameters(), lr=0.05, momentum=0.9)
+        return cls(
+            network=network, optimizer=optimizer, schedule=LinearLR(optimizer, 1.0, 0.02, total_iters=steps)
+        )
+
+    def train(self, recording: Recorder, cards: DataLoader[Any]) -> Iterator[None]:
+        """One epoch; yields after each step."""
+        from torch.nn import functional as F
+
+        self.network.train()
+        for images, labels in recording.steps(cards):
+            scores = self.network(images)
+            loss = F.cross_entropy(scores, labels)
+            loss.backward()  # type: ignore[no-untyped-call]
+            self.optimizer.step()
+            self.optimizer.zero_grad()
+            self.schedule.step()
+            recording.log(loss=loss, top1=_share_right(scores, labels))
+            yield
+
+    def validate(self, recording: Recorder, unseen: DataLoader[Any]) -> Iterator[None]:
+        """One pass over cards that were never trained on; yields after each step."""
+        import torch
+        from torch.nn import functional as F
+
+        self.network.eval()
         for images, labels in recording.steps(unseen, stage="validation"):
-            scores = network(images)
-            recording.log(loss=F.cross_entropy(scores, labels), top1=_share_right(scores, labels))
-            tell(words)
+            with torch.no_grad():
+                scores = self.network(images)
+                recording.log(loss=F.cross_entropy(scores, labels), top1=_share_right(scores, labels))
+            yield
 
 
 def _share_right(scores: Any, labels: Any) -> Any:
@@ -115,7 +145,7 @@ def _print(found: dict[str, Any], accuracy: float, out: Path) -> None:
     terminal.show(found, terminal.console())
     where = shlex.quote(str(out))
     print(f"""
-The network tells {accuracy:.1%} of {UNSEEN_CARDS} unseen cards apart (guessing: 20 %).
+The network tells {accuracy * 100:.1f} % of {UNSEEN_CARDS} unseen cards apart (guessing: 20 %).
 The run is in {out}
 
 Next

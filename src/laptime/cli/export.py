@@ -87,4 +87,4 @@ def _writing(target: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise RunError(f"{target} cannot be written ({error.strerror}); give another place with --out") from error
+        raise RunError(f"{target} cannot be written ({error.strerror}); --out gives another place") from error

@@ -31,6 +31,9 @@ class Commands(TyperGroup):
             if error.name != "torch":
                 raise
             fail("torch is not installed; pip install torch (show, export and query work without it)")
+        except KeyboardInterrupt:
+            say("laptime: interrupted")
+            raise typer.Exit(130) from None  # the shell's number for Ctrl-C
         except BrokenPipeError:
             _forget_stdout()
             raise typer.Exit(0) from None  # the reader has what it wanted
@@ -39,7 +42,7 @@ class Commands(TyperGroup):
                 raise
             if error.filename is None:
                 _forget_stdout()
-            fail(f"{error.filename or 'standard output'}: {error.strerror}; check the path and the space there")
+            fail(f"{error.filename or 'standard output'}: {error.strerror}; check the path and its disk")
 
 
 def fail(reason: str) -> NoReturn:

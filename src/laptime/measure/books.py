@@ -16,7 +16,7 @@ import torch
 from numpy.typing import NDArray
 
 from laptime.errors import UnbalancedStep
-from laptime.measure.clocks import Clock
+from laptime.measure.clocks import Clock, since_first
 from laptime.measure.instruments import Instruments
 from laptime.measure.kernels import StepTrace
 from laptime.measure.timeline import (
@@ -87,7 +87,9 @@ class Books:
 
     def close(self, raws: Sequence[RawStep]) -> Closed:
         """The rows of a batch of steps whose stamps have been read."""
-        times = [self._clock.seconds(raw.stamps) if raw.times is None else raw.times for raw in raws]
+        times = [
+            self._clock.seconds(raw.stamps) if raw.read is None else since_first(raw.read) for raw in raws
+        ]
         tiles = tile(times, [raw.owners for raw in raws], self._instruments.is_layer())
         ends = self.elapsed_s + np.cumsum(tiles.walls)
         starts = ends - tiles.walls

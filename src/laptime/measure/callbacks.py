@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypedDict
 
@@ -72,6 +72,27 @@ class Trainings:
         """Close the run, if one is open. An error is what ended the training."""
         if self.active is not None:
             self.active.__exit__(type(error) if error is not None else None, error, None)
+
+
+Drive = Callable[[bool, BaseException | None], None]
+
+
+class Joined(Trainings):
+    """A recording that somebody else starts and stops: `laptime run`, which is told who cuts its steps."""
+
+    def __init__(self, recorder: Recorder, drive: Drive) -> None:
+        self.recorder = recorder
+        self._drive = drive
+
+    def begin(
+        self, network: nn.Module, optimizers: Sequence[Optimizer], config: Mapping[str, Any]
+    ) -> Recorder:
+        assert self.recorder is not None
+        self._drive(True, None)
+        return self.recorder
+
+    def end(self, error: BaseException | None = None) -> None:
+        self._drive(False, error)
 
 
 def number(value: Any) -> Any:

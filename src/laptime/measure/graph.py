@@ -75,26 +75,29 @@ class Entries:
                 thread.done = max(0, thread.done - MOST_ENTRIES // 2)
             thread.inputs = [None] * len(thread.numbers)
 
+    def chain(self, roots: Sequence[Node]) -> list[tuple[int, Node]] | None:
+        """Like `boundaries`, without a walk; None where the layers are not a chain."""
+        thread = self._of_thread()
+        tops = (
+            _tops_from_inputs(roots, thread.numbers, thread.inputs, thread.done) if thread.numbers else None
+        )
+        if tops is None:
+            return None
+        thread.done = max(tops) + 1
+        thread.inputs[: thread.done] = [None] * thread.done
+        return [(_owner(thread.codes, group), node) for group, node in tops.items()]
+
     def boundaries(self, roots: Sequence[Node], skip: Callable[[int], bool] | None) -> list[tuple[int, Node]]:
-        """(owner, highest node) for each stretch of nodes reachable from the roots and not yet given.
+        """(owner, highest node) for each stretch of nodes reachable from the roots.
 
         Owners for which `skip` holds pass their nodes on to the owner entered before them.
         """
         thread = self._of_thread()
-        numbers, codes, inputs = thread.numbers, thread.codes, thread.inputs
+        numbers, codes = thread.numbers, thread.codes
         if skip is not None:
             kept = [i for i, code in enumerate(codes) if not skip(code)]
             numbers, codes = [numbers[i] for i in kept], [codes[i] for i in kept]
-            inputs = [None] * len(kept)
-        if not numbers:
-            return []
-        tops = None if skip is not None else _tops_from_inputs(roots, numbers, inputs, thread.done)
-        if tops is None:
-            tops = highest_nodes(roots, numbers)
-        elif tops:
-            thread.done = max(tops) + 1
-            for index in range(thread.done):
-                inputs[index] = None
+        tops = highest_nodes(roots, numbers) if numbers else {}
         return [(_owner(codes, group), node) for group, node in tops.items()]
 
 

@@ -82,20 +82,24 @@ class Instruments:
         self.networks: list[Network] = []
         self.units: list[Unit] = []
         self.optimizers: list[Optimizer] = []
-        self.updates: list[int] = []
+        self.updates: list[int] = []  # by optimizer
         self.seen = Seen()
         self.armed = False
         self.version = 0  # changes whenever the set of layers does
         self.forward_depth = 0
         self.backward_depth = 0
         self.forward_end = (0, -1)  # (mark, sequence number) where the last forward pass ended
+        self.on_forward: Callable[[Network], None] | None = None
         self.on_unknown_optimizer: Callable[[Optimizer], None] | None = None
+        self.before_update: Callable[[Optimizer], None] | None = None
         self.on_update: Callable[[Optimizer], None] | None = None
         self.on_network_resolved: Callable[[], None] | None = None
         self._layer_undo: list[Callable[[], None]] = []
         self._lost = False  # a layer ran outside every forward pass
         self._published = 0
         self._optimizer_depth = 0
+        self._passed: Optimizer | None = None  # an unknown optimizer whose step has begun
+        self._counted: list[int] = []
         self._node_hooks: dict[int, Callable[[Any], None]] = {}
         self._handles: list[RemovableHandle] = []
 
@@ -212,6 +216,8 @@ class Instruments:
     def root_enter(self, network: Network, unit: Unit) -> None:
         """A forward pass begins, of a network or of a part that is called by itself."""
         first = not self.forward_depth and not self.backward_depth
+        if first and self.on_forward is not None:
+            self.on_forward(network)
         if not self.backward_depth:
             self.forward_depth += 1
         if first and unit.parent is not None:
@@ -317,10 +323,7 @@ class Instruments:
     def run_backward(self, call: Callable[[], Any], outputs: Any, *, accumulates: bool) -> Any:
         """Bracket a backward pass and, on an instrumented step, mark where each layer's part begins."""
         earlier = self.timeline.owner & ~RETURN
-        first = BACKWARD
-        if self.armed:
-            self.timeline.mark(INSTRUMENT)
-            first = self._mark_nodes(outputs)
+        first = self._mark_nodes(outputs) if self.armed else BACKWARD
         self.seen.backward = True
         self.timeline.mark(first)
         self.backward_depth += 1
@@ -330,7 +333,7 @@ class Instruments:
             self.backward_depth -= 1
             # A gradient taken inside the loss (a penalty) goes back to the loss; a nested pass, to its layer.
             inside = self.backward_depth > 0 or (not accumulates and earlier == LOSS)
-            self.timeline.give_back(earlier if inside else HOST)
+            self.timeline.mark_now((earlier if inside else HOST) | RETURN)
 
     def _mark_nodes(self, outputs: Any) -> int:
         """Put a prehook on the first node of each layer; returns the owner of the very first."""
@@ -338,7 +341,11 @@ class Instruments:
         owner = BACKWARD
         highest = -1
         discovering = any(network.discovery for network in self.networks)
-        for code, node in self.entries.boundaries(roots, self._is_no_layer if discovering else None):
+        boundaries = None if discovering else self.entries.chain(roots)
+        if boundaries is None:
+            self.timeline.mark(INSTRUMENT)
+            boundaries = self.entries.boundaries(roots, self._is_no_layer if discovering else None)
+        for code, node in boundaries:
             node.register_prehook(self._node_hook(code))
             number = node._sequence_nr()
             if number > highest:
@@ -385,17 +392,25 @@ class Instruments:
             self.on_unknown_optimizer(optimizer)
         index = self._index(optimizer)
         if index is None:
+            self._passed = optimizer
             return None
         self._optimizer_depth += 1
         if self._optimizer_depth > 1:
             return None  # a subclass calls its parent's step
+        if self.before_update is not None:
+            self.before_update(optimizer)
         code = OPTIMIZERS + index
-        self.timeline.mark(code)
+        self.timeline.follow_up(code)
         return _with_closure(args, kwargs, self.timeline, code)
 
     def _after_update(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
+        if _compiling():
+            return
+        if self._index(optimizer) is None and self._passed is not optimizer and self.on_unknown_optimizer:
+            self.on_unknown_optimizer(optimizer)  # its step, with a closure, began before the recording
+            self._optimizer_depth = 1
         index = self._index(optimizer)
-        if _compiling() or index is None or not self._optimizer_depth:
+        if index is None or not self._optimizer_depth:
             return
         self._optimizer_depth -= 1
         if not self._optimizer_depth:
@@ -404,6 +419,12 @@ class Instruments:
             self.seen.update = True
             if self.on_update is not None:
                 self.on_update(optimizer)
+
+    def new_updates(self) -> int:
+        """Updates since this was last asked; of several optimizers in turns, those of the busiest."""
+        counted = self._counted + [0] * (len(self.updates) - len(self._counted))
+        self._counted = self.updates.copy()
+        return max((now - then for now, then in zip(self.updates, counted, strict=True)), default=0)
 
     def update_weights(self, index: int) -> dict[int, float]:
         """Bytes that an optimizer updates, by layer: the share by which its time is split."""

@@ -9,15 +9,18 @@ from __future__ import annotations
 
 import functools
 import sys
+from collections.abc import Callable
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
 
+from torch import nn
+
 from laptime.errors import MissingExtra
-from laptime.measure.callbacks import RecordOptions, Trainings, number
+from laptime.measure.callbacks import Drive, Joined, RecordOptions, Trainings, number
 from laptime.measure.patches import Patches
-from laptime.measure.recorder import batch_size
+from laptime.measure.recorder import Recorder, batch_size
 from laptime.record import Stage
 from laptime.store import Run
 
@@ -45,7 +48,10 @@ class LightningCallback(Callback):
 
     def __init__(self, out: str | Path | None = None, **options: Unpack[RecordOptions]) -> None:
         super().__init__()
-        self._trainings = Trainings(out, options)
+        self._join(Trainings(out, options))
+
+    def _join(self, trainings: Trainings) -> None:
+        self._trainings = trainings
         self._patches = Patches()
         self._validated = False
 
@@ -66,8 +72,11 @@ class LightningCallback(Callback):
                 "accumulate_grad_batches": trainer.accumulate_grad_batches,
             }
             self._trainings.begin(pl_module, trainer.optimizers, config)
-            self._patches.replace(type(pl_module), "training_step", self._ending_loss)
-            self._patches.replace(type(pl_module), "log", self._logging)
+            self._watch_loss(pl_module)
+
+    def _watch_loss(self, pl_module: LightningModule) -> None:
+        self._patches.replace(type(pl_module), "training_step", self._ending_loss)
+        self._patches.replace(type(pl_module), "log", self._logging)
 
     def _ending_loss(self, training_step: Any) -> Any:
         """What `training_step` does after the loss is host time, though Lightning scales the loss later."""
@@ -144,3 +153,19 @@ class LightningCallback(Callback):
     def teardown(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         """Whatever happened, nothing stays attached."""
         self._end()
+
+
+def follow(trainer: Trainer, recorder: Recorder, network: nn.Module, drive: Drive) -> Callable[[], None]:
+    """Let a trainer that is running already cut the steps of a recording; returns the undo."""
+    callback = LightningCallback.__new__(LightningCallback)
+    callback._join(Joined(recorder, drive))
+    callback._watch_loss(trainer.lightning_module)
+    callbacks: list[Callback] = trainer.callbacks  # type: ignore[attr-defined]
+    callbacks.insert(0, callback)
+
+    def undo() -> None:
+        callback._end()
+        if callback in callbacks:
+            callbacks.remove(callback)
+
+    return undo

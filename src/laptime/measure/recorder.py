@@ -24,7 +24,7 @@ from laptime.errors import AlreadyRecording, ForeignOptimizer, RecordingError
 from laptime.measure import patches
 from laptime.measure.books import Books, Closed
 from laptime.measure.budget import Budget
-from laptime.measure.clocks import Clock, clock_for
+from laptime.measure.clocks import Clock, Stamp, clock_for
 from laptime.measure.division import Granularity
 from laptime.measure.environment import environment
 from laptime.measure.graph import sequence_number
@@ -91,6 +91,7 @@ class Recorder:
         self.before_draw: Callable[[Any], None] | None = None  # set by `laptime run`, whose steps start there
         self.facts = Facts()
         self._active = False
+        self._step = self._optimizer_step = 0
         self._status: str | None = None
 
     # -- starting and stopping -----------------------------------------------------------------------------
@@ -133,7 +134,6 @@ class Recorder:
         self._thread = threading.get_ident()
         self._patches = patches.install(self)
         self._active = True
-        self._step = 0
         self._epoch = -1
         self._stage: Stage | None = None
         self._samples: int | None = None
@@ -200,9 +200,12 @@ class Recorder:
         return self._clock
 
     def add_network(self, name: str, network: nn.Module) -> None:
-        """Watch one more network. With several, a layer's name begins with its network's."""
+        """Watch one more network. With several, a layer's name begins with its network's.
+
+        A first network that has steps on disk already keeps the names that they have.
+        """
         several = len(self._given) > 1 or bool(self.instruments.networks)
-        if several and len(self.instruments.networks) == 1:
+        if several and len(self.instruments.networks) == 1 and self._step == 0:
             self.instruments.rename(f"{self.instruments.networks[0].name}.")
         self.instruments.add_network(name, network, prefix=f"{name}." if several else "")
 
@@ -256,7 +259,7 @@ class Recorder:
             if not self._active:
                 yield batch
                 continue
-            self.timeline.mark(HOST)
+            self.timeline.follow_up(HOST)
             self._stage, self._samples = wanted, batch_size(batch)
             finished = False
             try:
@@ -302,12 +305,12 @@ class Recorder:
     def end_loss(self) -> None:
         """The loss is complete: what ran since its last operation, and what comes, is host time."""
         self._relabel_loss_tail()
-        if self.timeline.owner & ~RETURN == LOSS and not self._elsewhere():
+        if self.timeline.owner & ~RETURN == LOSS and not self.elsewhere():
             self.timeline.mark(HOST)
 
     def aside(self, call: Callable[[], Any]) -> Any:
         """Run what is host time even between the operations of a loss: logging makes autograd nodes too."""
-        if self._elsewhere() or self._inside() or self.timeline.owner & ~RETURN != LOSS:
+        if self.elsewhere() or self._inside() or self.timeline.owner & ~RETURN != LOSS:
             return call()
         self.end_loss()
         try:
@@ -368,8 +371,35 @@ class Recorder:
         stamps, owners = self.timeline.cut()
         self._last_lap = time.perf_counter()
         seen = self.instruments.next_step()
-        decided = Stage(stage) if stage is not None else self._stage or _stage_of(seen)
+        self._close(stamps, owners, seen, stage=stage, samples=samples, epoch=epoch)
+        self._loss_end, self._in_loss = (0, -2), False
+        self._clock_in_use.follow()
+        if self._prepare() or not self._clock_in_use.deferred:
+            self.timeline.mark(then)
+        else:
+            self.timeline.relabel(then)  # nothing was done on the device's time: spare it an event
+
+    def lap_at(self, mark: int, *, samples: int | None = None, epoch: int | None = None) -> None:
+        """Close the running step at an earlier mark: only now has it shown that another began there."""
+        if self._tracer.running:
+            return  # a trace knows marks by their number
+        stamps, owners = self.timeline.cut_at(mark)
+        self._close(stamps, owners, self.seen, samples=samples, epoch=epoch)
+        self._loss_end, self.instruments.forward_end = (0, -2), (0, -1)  # they count marks too
+
+    def _close(
+        self,
+        stamps: list[Stamp],
+        owners: list[int],
+        seen: Seen,
+        *,
+        stage: Stage | str | None = None,
+        samples: int | None = None,
+        epoch: int | None = None,
+    ) -> None:
+        decided = Stage(stage) if stage is not None else self._stage or stage_of(seen)
         self.facts.count(seen, decided)
+        self._optimizer_step += self.instruments.new_updates()
         raw = RawStep(
             stamps=stamps,
             owners=owners,
@@ -382,19 +412,13 @@ class Recorder:
                 "attempt": self._attempt,
                 "rank": self._rank,
                 "epoch": max(0, self._epoch) if epoch is None else epoch,
-                "optimizer_step": max(self.instruments.updates, default=0),
+                "optimizer_step": self._optimizer_step,
                 "samples": samples if samples is not None else self._samples,
             },
         )
         self._logged, self._samples, self._stage = {}, None, None
-        self._loss_end, self._in_loss = (0, -2), False
         self._step += 1
         self._hand_over(raw)
-        self._clock_in_use.follow()
-        if self._prepare() or not self._clock_in_use.deferred:
-            self.timeline.mark(then)
-        else:
-            self.timeline.owners[-1] = then  # nothing was done on the device's time: spare it an event
 
     def _hand_over(self, raw: RawStep) -> None:
         """Pass a finished step on, and read the stamps of those that the device has finished meanwhile.
@@ -416,7 +440,7 @@ class Recorder:
         clock = self._clock_in_use
         while self._unread and most != 0 and clock.ready(self._unread[0].stamps[-1]):
             raw = self._unread.popleft()
-            raw.times = clock.seconds(raw.stamps)
+            raw.read = clock.read(raw.stamps)
             clock.recycle(raw.stamps[:-1])  # the last stamp is the first of the next step
             raw.stamps = []
             self._pending.append(raw)
@@ -448,7 +472,7 @@ class Recorder:
             return
         self._tracer.collect(self._traced)
         for _, raw in self._traced:
-            raw.times = self._clock_in_use.seconds(raw.stamps)
+            raw.read = self._clock_in_use.read(raw.stamps)
             self._pending.append(raw)
         self._traced = []
         self.facts.trace_ended_at = self._step
@@ -462,12 +486,13 @@ class Recorder:
 
     # -- what the patches tell us ----------------------------------------------------------------------------
 
-    def _elsewhere(self) -> bool:
+    def elsewhere(self) -> bool:
+        """Whether this is another thread than the recorded one, or no step is open yet."""
         return threading.get_ident() != self._thread or not self._opened
 
     def watch_backward(self, call: Callable[[], Any], outputs: Any, *, accumulates: bool) -> Any:
         """A backward pass, or a gradient taken by hand."""
-        if self._elsewhere() and not (self.instruments.backward_depth and _is_engine_thread()):
+        if self.elsewhere() and not (self.instruments.backward_depth and _is_engine_thread()):
             return call()
         if not self.instruments.backward_depth:
             self._relabel_loss_tail()
@@ -476,7 +501,7 @@ class Recorder:
     def watch_loss(self, call: Callable[[], Any], *, begins: bool) -> Any:
         """A loss function. `begins`: it is a criterion module, so its start is the start of the loss."""
         instruments = self.instruments
-        if self._elsewhere() or self._in_loss or instruments.backward_depth:
+        if self.elsewhere() or self._in_loss or instruments.backward_depth:
             return call()
         earlier = self.timeline.owner & ~RETURN
         inside = instruments.forward_depth > 0
@@ -498,7 +523,7 @@ class Recorder:
 
     def watch_data(self, call: Callable[[], Any], source: Any, *, draws: bool) -> Any:
         """A loader starts its workers, or is asked for a batch."""
-        if self._elsewhere() or self._inside() or self.timeline.owner & ~RETURN == DATA_WAIT:
+        if self.elsewhere() or self._inside() or self.timeline.owner & ~RETURN == DATA_WAIT:
             return call()
         if draws and self.before_draw is not None:
             self.before_draw(source)
@@ -514,7 +539,7 @@ class Recorder:
     def watch_copy(self, call: Callable[[], Any]) -> Any:
         """A tensor moves between the phases: the batch goes to the device."""
         owner = self.timeline.owner & ~RETURN if self._opened else HOST
-        if self._elsewhere() or self._inside() or self._in_loss or owner not in (HOST, LOSS):
+        if self.elsewhere() or self._inside() or self._in_loss or owner not in (HOST, LOSS):
             return call()
         self.timeline.mark(COPY)
         try:
@@ -625,7 +650,8 @@ def _device(networks: Iterable[nn.Module]) -> torch.device:
     return torch.device("cpu")
 
 
-def _stage_of(seen: Seen) -> Stage:
+def stage_of(seen: Seen) -> Stage:
+    """What a step was for, from what it did."""
     trains = seen.backward or seen.update or (seen.graded and seen.training) or not seen.forward
     return Stage.TRAIN if trains else Stage.VALIDATION
 

@@ -6,6 +6,7 @@ prove to be a layer) has its own. `settle` turns the marks of one step into seco
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -31,6 +32,7 @@ INPUT = 12  # inside a network, before its first layer: charged to that layer
 OPTIMIZERS = 16  # 16 + k: the update of optimizer k
 MOST_OPTIMIZERS = 16
 UNITS = OPTIMIZERS + MOST_OPTIMIZERS  # UNITS + 2u: forward of unit u; UNITS + 2u + 1: its backward
+NOTHING_NS = 15_000  # on the host: too short for a wait, and for a kernel launch between two phases
 RETURN = 1 << 24  # set on a mark that gives time back to an owner without calling it again
 
 
@@ -47,11 +49,12 @@ def backward_code(unit: int) -> int:
 class Timeline:
     """The marks of the step that is running."""
 
-    __slots__ = ("_now", "clock", "on_mark", "owners", "stamps")
+    __slots__ = ("_marked_ns", "_now", "clock", "on_mark", "owners", "stamps")
 
     def __init__(self, clock: Clock) -> None:
         self.clock = clock
         self._now = clock.now
+        self._marked_ns = 0
         self.stamps: list[Stamp] = []
         self.owners: list[int] = []
         self.on_mark: Callable[[int], None] | None = None  # set while a kernel trace is on
@@ -62,6 +65,23 @@ class Timeline:
         self.owners.append(code)
         if self.on_mark is not None:
             self.on_mark(len(self.owners) - 1)
+
+    def follow_up(self, code: int) -> None:
+        """Like `mark`; where marks are dear and nothing can have happened since the last, relabel that."""
+        if self.clock.deferred and time.perf_counter_ns() - self._marked_ns < NOTHING_NS and self.owners:
+            self.owners[-1] = code
+        else:
+            self.mark(code)
+
+    def relabel(self, code: int) -> None:
+        """Give the time since the last mark to another owner."""
+        self.owners[-1] = code
+        self._marked_ns = time.perf_counter_ns()
+
+    def mark_now(self, code: int) -> None:
+        """A mark that a `follow_up` may replace."""
+        self.mark(code)
+        self._marked_ns = time.perf_counter_ns()
 
     @property
     def owner(self) -> int:
@@ -88,17 +108,23 @@ class Timeline:
         self.owners.append(INSTRUMENT)  # until the recorder has prepared the next step
         return stamps, owners
 
+    def cut_at(self, mark: int) -> tuple[list[Stamp], list[int]]:
+        """Close the step at an earlier mark; the marks from there on are those of the next."""
+        stamps, owners = self.stamps[: mark + 1], self.owners[:mark]
+        del self.stamps[:mark], self.owners[:mark]
+        return stamps, owners
+
 
 @dataclass(slots=True)
 class RawStep:
-    """The marks of a finished step. `times` are known once the clock has read the stamps."""
+    """The marks of a finished step."""
 
     stamps: list[Stamp]
     owners: list[int]
     fields: dict[str, Any]
     instrumented: bool
     logged: dict[str, Any] = field(default_factory=dict)
-    times: NDArray[np.float64] | None = None
+    read: list[float] | None = None  # milliseconds between neighbouring stamps, once the device passed them
     perturbed: bool = False  # a profiler session was open
     trace: Any = None
 

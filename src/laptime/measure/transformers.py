@@ -18,11 +18,11 @@ from torch import nn
 from torch.optim import Optimizer
 
 from laptime.errors import MissingExtra, RecordingError
-from laptime.measure.callbacks import RecordOptions, Trainings, number
+from laptime.measure.callbacks import Drive, Joined, RecordOptions, Trainings, number
 from laptime.measure.division import is_compiled
 from laptime.measure.hooks import after
 from laptime.measure.patches import Patches
-from laptime.measure.recorder import batch_size
+from laptime.measure.recorder import Recorder, batch_size
 from laptime.record import Stage
 from laptime.store import Run
 
@@ -40,14 +40,17 @@ class TrainerCallback(transformers.TrainerCallback):
     """Records every `train()` of a transformers trainer; takes the options of `laptime.record`."""
 
     def __init__(self, out: str | Path | None = None, **options: Unpack[RecordOptions]) -> None:
-        self._trainings = Trainings(out, options)
+        self._join(Trainings(out, options))
+        _watcher.add(self)
+
+    def _join(self, trainings: Trainings) -> None:
+        self._trainings = trainings
         self._unhook: Callable[[], None] | None = None
         self._trainer: transformers.Trainer | None = None  # while it trains
         self._samples: int | None = None
         self._loss: Any = None
         self._shared = False
         self._epoch = 0
-        _watcher.add(self)
 
     @property
     def run(self) -> Run:
@@ -95,7 +98,7 @@ class TrainerCallback(transformers.TrainerCallback):
             return  # not the step's first call
         self._samples = batch_size((*args, *kwargs.values()))
         loss = number(output)
-        # With this argument it is the batch's share in the loss of its update, whose items are counted together.
+        # With this argument it is the batch's share in its update's loss, whose items are counted together.
         self._shared = kwargs.get("num_items_in_batch") is not None
         if loss is not None:
             loss = loss.detach()
@@ -130,6 +133,23 @@ class TrainerCallback(transformers.TrainerCallback):
             self._loss = None
         recorder.lap(stage=stage, samples=self._samples, epoch=self._epoch)
         self._samples = None
+
+
+def follow(
+    trainer: transformers.Trainer, recorder: Recorder, network: nn.Module, drive: Drive
+) -> Callable[[], None]:
+    """Let a trainer that is running already cut the steps of a recording; returns the undo."""
+    callback = TrainerCallback.__new__(TrainerCallback)
+    callback._join(Joined(recorder, drive))
+    callback._epoch = int(trainer.state.epoch or 0.0)
+    callback._unhook = after(network, callback._take)
+    trainer.add_callback(callback)
+
+    def undo() -> None:
+        trainer.remove_callback(callback)
+        callback.end()
+
+    return undo
 
 
 def unwrapped(optimizer: Optimizer) -> Optimizer:

@@ -156,6 +156,8 @@ def recorder(found: Mapping[str, Any]) -> Iterator[str]:
         yield "What recording cost is not known for this run."
     else:
         yield f"Layer marks cost {_cost(overhead)}."
+        if overhead["how"] != "measured" and (share := _instrument_share(found)) >= 0.001:
+            yield f"The recorder's other work (instrument) takes {words.percent(share)} of a step more."
     kernels = found["kernels"] or {}
     apart = kernels.get("reconciliation")
     if apart:
@@ -165,6 +167,15 @@ def recorder(found: Mapping[str, Any]) -> Iterator[str]:
         yield f"Kernel trace of {traced}: layer times {far} apart from the untraced steps, {verdict}."
     if kernels.get("detach") and not kernels["detach"]["clean"]:
         yield f"After the kernel trace, bare steps stayed slower by {_signed(kernels['detach']['ratio'])}."
+
+
+def _instrument_share(found: Mapping[str, Any]) -> float:
+    """The recorder's own account in a typical step, which an estimate from the marks does not hold."""
+    part = found["train"] or found["validation"]
+    if part is None:
+        return 0.0
+    own = next(one["seconds"]["median"] for one in part["accounts"] if one["account"] == "instrument")
+    return float(own / part["wall_s"]["median"]) if part["wall_s"]["median"] else 0.0
 
 
 def _cost(overhead: Mapping[str, Any]) -> str:

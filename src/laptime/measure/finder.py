@@ -1,0 +1,233 @@
+"""Finding the networks and optimizers of a script as it uses them.
+
+A network is the outermost module with parameters that the script calls. Until the networks are known,
+`nn.Module.__call__` is watched; after that only their own hooks remain, so the search costs nothing later.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from importlib import import_module
+from itertools import count
+from pathlib import Path
+from types import CodeType
+from typing import Any
+
+import torch
+from torch import nn
+from torch.optim import Optimizer
+
+from laptime.errors import LaptimeError
+from laptime.measure.callers import Caller, caller_of, class_name
+from laptime.measure.cuts import Cuts
+from laptime.measure.division import is_compiled
+from laptime.measure.hooks import undo_all
+from laptime.measure.patches import Patches
+from laptime.measure.recorder import Recorder
+from laptime.measure.timeline import MOST_OPTIMIZERS
+
+SEARCH_UPDATES = 3  # updates, or calls, without a new network, after which the search stops
+SEARCH_CALLS = 100
+MOST_NETWORKS = 32  # a sweep makes one after the other; beyond this many they are host time
+
+
+class ScriptRecorder:
+    """Follows a script from its first network call to its end."""
+
+    def __init__(self, out: Path, **options: Any) -> None:
+        self.recorder: Recorder | None = None
+        self.failure: LaptimeError | None = None  # why nothing can be recorded
+        self._out = out
+        self._options = options
+        self._cuts = Cuts()
+        self._patches = Patches()
+        self._process = os.getpid()
+        self._searching = False
+        self._calls = self._updates = 0  # since the search began
+        self._known: dict[int, nn.Module] = {}  # every module of every network
+        self._foreign: dict[int, Optimizer] = {}  # optimizers that update none of them
+        self._undo: list[Callable[[], None]] = []
+        self._interrupted = False
+
+    @contextmanager
+    def watching(self) -> Iterator[None]:
+        """Watch while the enclosed code runs; afterwards nothing is left behind."""
+        self._cuts.watch_loaders()
+        optimizers = Patches()
+        optimizers.replace(Optimizer, "__init__", self._searching_again)
+        self._search()
+        status = "finished"
+        try:
+            yield
+        except (KeyboardInterrupt, GeneratorExit):
+            status = "interrupted"
+            raise
+        except SystemExit as stop:
+            status = "interrupted" if self._interrupted else "failed" if stop.code else "finished"
+            raise
+        except BaseException:
+            status = "failed"
+            raise
+        finally:
+            optimizers.restore()
+            self._stop_search()
+            undo_all(self._undo)
+            self._cuts.end(finished=status == "finished")
+            if self.recorder is not None:
+                self.recorder.stop(status)
+
+    # -- networks --------------------------------------------------------------------------------------------
+
+    def _search(self) -> None:
+        self._calls = self._updates = 0
+        self._watch_calls()
+
+    def _watch_calls(self) -> None:
+        if not self._searching and self.failure is None:
+            self._searching = True
+            self._patches.replace(nn.Module, "__call__", self._watching)
+
+    def _stop_search(self) -> None:
+        self._searching = False
+        self._patches.restore()
+
+    def _searching_again(self, original: Any) -> Any:
+        """Whoever makes an optimizer is about to train something."""
+
+        @functools.wraps(original)
+        def make(*args: Any, **kwargs: Any) -> None:
+            original(*args, **kwargs)
+            self._search()
+
+        return make
+
+    def _watching(self, original: Any) -> Any:
+        def call(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
+            if not self._searching or torch.compiler.is_compiling() or not self._is_outermost(module):
+                return original(module, *args, **kwargs)
+            # Not watched inside: what it calls is part of it, and torch.compile must see torch as it is.
+            self._stop_search()
+            self._calls += 1
+            try:
+                if id(module) not in self._known:
+                    self._meet(module)
+                return original(module, *args, **kwargs)
+            finally:
+                if self._calls < SEARCH_CALLS and self._updates < SEARCH_UPDATES:
+                    self._watch_calls()
+
+        return call
+
+    def _is_outermost(self, module: nn.Module) -> bool:
+        if self.recorder is not None:
+            instruments = self.recorder.instruments
+            if instruments.forward_depth or instruments.backward_depth or self.recorder.elsewhere():
+                return False
+        # A forked process, such as a loader's worker, is none of ours.
+        return next(module.parameters(), None) is not None and os.getpid() == self._process
+
+    def _meet(self, module: nn.Module) -> None:
+        """A module that belongs to no known network was called."""
+        caller = caller_of(module, _ours)
+        if caller.building or id(caller.network) in self._known:
+            return
+        if self._holds_known_network(caller.network) and not self._start_again() and self._is_wrapper(caller):
+            self._known[id(caller.network)] = caller.network
+            return
+        self._cuts.before_network()
+        self._add(caller)
+        if caller.home is not None and self.recorder is not None:
+            follow = import_module(caller.home).follow
+            self._drive(True)
+            self._undo.append(follow(caller.trainer, self.recorder, caller.network, self._drive))
+
+    def _holds_known_network(self, module: nn.Module) -> bool:
+        networks = self.recorder.instruments.networks if self.recorder is not None else []
+        roots = {id(network.root) for network in networks}
+        return any(id(part) in roots for part in module.modules())
+
+    def _is_wrapper(self, caller: Caller) -> bool:
+        """Whether there is nothing new in this module, and the network in it is called as before."""
+        known = {id(p) for module in self._known.values() for p in module.parameters(recurse=False)}
+        return not is_compiled(caller.network) and all(id(p) in known for p in caller.network.parameters())
+
+    def _start_again(self) -> bool:
+        """Only part of a network had been called, to see its shapes: forget that, unless it was trained."""
+        recorder = self.recorder
+        if recorder is None or any(recorder.instruments.updates) or recorder.seen.backward or self._undo:
+            return False
+        recorder.stop()
+        shutil.rmtree(self._out, ignore_errors=True)
+        self.recorder = None
+        self._known.clear()
+        return True
+
+    def _add(self, caller: Caller) -> None:
+        if self.recorder is None:
+            self.recorder = self._start(caller)
+        elif len(self.recorder.instruments.networks) >= MOST_NETWORKS:
+            self.recorder.facts.note(f"only the first {MOST_NETWORKS} networks were recorded")
+            return
+        else:
+            taken = {network.name for network in self.recorder.instruments.networks}
+            self.recorder.add_network(_free_name(caller, taken), caller.network)
+        self._known |= {id(module): module for module in caller.network.modules()}
+        self._calls = self._updates = 0
+
+    def _start(self, caller: Caller) -> Recorder:
+        recorder = Recorder({caller.name: caller.network}, out=self._out, **self._options)
+        try:
+            recorder.start()
+        except LaptimeError as error:
+            self.failure = error
+            raise
+        recorder.open()
+        recorder.instruments.on_unknown_optimizer = self._meet_optimizer
+        recorder.instruments.on_update = self._after_update
+        self._cuts.follow(recorder)
+        return recorder
+
+    def _drive(self, driven: bool, error: BaseException | None = None) -> None:
+        """A trainer starts or stops cutting its own steps."""
+        self._cuts.driven = driven
+        self._interrupted = isinstance(error, KeyboardInterrupt)
+
+    # -- optimizers ------------------------------------------------------------------------------------------
+
+    def _meet_optimizer(self, optimizer: Optimizer) -> None:
+        assert self.recorder is not None
+        instruments = self.recorder.instruments
+        if len(instruments.optimizers) >= MOST_OPTIMIZERS:
+            self.recorder.facts.note(f"only the first {MOST_OPTIMIZERS} optimizers were charged as updates")
+            return
+        theirs = {id(p) for group in optimizer.param_groups for p in group["params"]}
+        known = {id(p) for network in instruments.networks for p in network.root.parameters()}
+        if theirs & known or id(optimizer) in self._foreign:
+            instruments.add_optimizer(optimizer)
+        else:
+            self._foreign[id(optimizer)] = optimizer
+            self._search()  # it may train a network that has not been seen
+
+    def _after_update(self, optimizer: Optimizer) -> None:
+        assert self.recorder is not None
+        self._updates += 1
+        if self.recorder.seen.backward and not self.recorder.seen.forward:
+            self._search()  # something is trained that is not known
+        elif self._searching and self._updates >= SEARCH_UPDATES:
+            self._stop_search()
+        self._cuts.after_update(optimizer)
+
+
+def _ours(code: CodeType) -> bool:
+    return code.co_filename == __file__
+
+
+def _free_name(caller: Caller, taken: set[str]) -> str:
+    for name in (caller.name, class_name(caller.network)):
+        if name not in taken:
+            return name
+    return next(name for number in count(2) if (name := f"{caller.name}{number}") not in taken)
