@@ -1,58 +1,48 @@
-import torch, laptime, time, sys, gc, shutil, statistics as st, collections
+import torch, laptime, time, random, shutil, statistics as st, collections, gc
 import torch.nn.functional as F
 from laptime.train.networks import build
-m=build('alexnet').cuda(); opt=torch.optim.SGD(m.parameters(),1e-3,momentum=.9)
-x=torch.randn(16,3,224,224,device='cuda'); y=torch.zeros(16,dtype=torch.long,device='cuda')
-def body(x,y):
-    l=F.cross_entropy(m(x),y); l.backward(); opt.step(); opt.zero_grad()
-for _ in range(20): body(x,y)
-N=100
-print('perf_counter_ns us', [ (lambda t0: (time.perf_counter_ns()-t0)/1e3)(time.perf_counter_ns()) for _ in range(5)])
-T=collections.defaultdict(list)
-def timed(obj,name,label=None):
-    f=getattr(obj,name); label=label or name
-    def w(*a,**k):
-        t=time.perf_counter(); r=f(*a,**k); T[label].append((time.perf_counter()-t)*1e6); return r
-    setattr(obj,name,w)
-def rec(every, what):
-    shutil.rmtree('/tmp/rr',ignore_errors=True); T.clear()
-    with laptime.record(m,opt,out='/tmp/rr',every_step=every,**({} if every else {'budget':1e-6})) as r:
-        for o,n in what(r): timed(o,n,type(o).__name__+'.'+n)
-        for i,b in enumerate(r.steps([(x,y)]*(N+12))):
-            if i==11: torch.cuda.synchronize(); t=time.perf_counter(); T.clear()
-            body(*b)
-            if i==N+10: torch.cuda.synchronize(); out=(time.perf_counter()-t)/N
-    print('every' if every else 'budget', f"{out*1e3:.3f} ms/step", {k:(round(st.median(v),1),round(sum(v)/N,1),len(v)/N) for k,v in T.items()}, flush=True)
-class S: pass
-def wrap_stamps(r): pass
-for every in (False,True):
-    rec(every, lambda r: [])
-    rec(every, lambda r: [(r,'lap')])
-    rec(every, lambda r: [(r,'_close'),(r,'_prepare'),(r._clock_in_use,'follow'),(r.instruments,'next_step')])
-    rec(every, lambda r: [(r,'_read_stamps'),(r._clock_in_use,'ready'),(r._clock_in_use,'seconds'),(r._clock_in_use,'recycle')])
-    rec(every, lambda r: [(r,'watch_loss'),(r,'watch_backward'),(r.instruments,'root_exit'),(r.instruments,'root_enter')])
-# bare pieces
-def pieces(n=100, hook=False):
-    A=collections.defaultdict(list)
-    for _ in range(n):
-        t0=time.perf_counter(); o=m(x); t1=time.perf_counter(); l=F.cross_entropy(o,y); t2=time.perf_counter(); l.backward(); t3=time.perf_counter(); opt.step(); t4=time.perf_counter(); opt.zero_grad(); t5=time.perf_counter()
-        for k,v in zip(('fwd','loss','bwd','opt','zero'),(t1-t0,t2-t1,t3-t2,t4-t3,t5-t4)): A[k].append(v*1e6)
-    torch.cuda.synchronize()
-    return {k:round(st.median(v)) for k,v in A.items()}
-print('bare',pieces()); print('bare',pieces())
-for every in (False,True):
+from laptime.measure.timeline import BACKWARD
+import numpy as np
+def bench(name,batch,n):
+    m=build(name).cuda(); opt=torch.optim.SGD(m.parameters(),1e-3,momentum=.9)
+    x=torch.randn(batch,3,224,224,device='cuda'); y=torch.zeros(batch,dtype=torch.long,device='cuda')
+    def body(x,y):
+        o=m(x); o=o if isinstance(o,torch.Tensor) else o[0]
+        l=F.cross_entropy(o,y); l.backward(); opt.step(); opt.zero_grad()
     shutil.rmtree('/tmp/rr',ignore_errors=True)
-    with laptime.record(m,opt,out='/tmp/rr',every_step=every,**({} if every else {'budget':1e-6})) as r:
-        A=collections.defaultdict(list)
-        for b in r.steps([(x,y)]*110):
-            t0=time.perf_counter(); o=m(x); t1=time.perf_counter(); l=F.cross_entropy(o,y); t2=time.perf_counter(); l.backward(); t3=time.perf_counter(); opt.step(); t4=time.perf_counter(); opt.zero_grad(); t5=time.perf_counter()
-            for k,v in zip(('fwd','loss','bwd','opt','zero'),(t1-t0,t2-t1,t3-t2,t4-t3,t5-t4)): A[k].append(v*1e6)
-    print('rec',every,{k:round(st.median(v)) for k,v in A.items()})
-print('bare',pieces())
-# event record in situ
-ev=[torch.cuda.Event(enable_timing=True) for _ in range(8)]; s=torch.cuda.current_stream(); R=torch._C._CudaEventBase.record
-A=collections.defaultdict(list)
-for _ in range(100):
-    t0=time.perf_counter(); R(ev[0],s); t1=time.perf_counter(); o=m(x); t2=time.perf_counter(); R(ev[1],s); t3=time.perf_counter(); l=F.cross_entropy(o,y); R(ev[2],s); t4=time.perf_counter(); l.backward(); t5=time.perf_counter(); R(ev[3],s); t6=time.perf_counter(); opt.step();  t7=time.perf_counter(); R(ev[4],s);t8=time.perf_counter(); opt.zero_grad(); q=ev[0].query(); t9=time.perf_counter()
-    for k,v in zip(('rec0','fwd','rec1','loss','bwd','rec3','opt','rec4','zero'),(t1-t0,t2-t1,t3-t2,t4-t3,t5-t4,t6-t5,t7-t6,t8-t7,t9-t8)): A[k].append(v*1e6)
-print('bare+events',{k:round(st.median(v),1) for k,v in A.items()})
+    T=collections.defaultdict(list); rng=random.Random(0)
+    V=['bare','full','noevent','noread','nonodes','nohooksbody','gcoff']
+    with laptime.record(m,opt,out='/tmp/rr',every_step=False) as r:
+        r._stop_background.set(); r._background.join()
+        ins=r.instruments; clk=r._clock_in_use; state={'v':'bare'}
+        r._budget.draw=lambda: state['v']!='bare'
+        now=clk.now; dummy=torch.cuda.Event(enable_timing=True); dummy.record()
+        r.timeline._now=lambda: dummy if state['v']=='noevent' else now()
+        rs=r._read_stamps
+        def read(**k):
+            for raw in list(r._unread)[:-1]:
+                if any(e is dummy for e in raw.stamps) or raw.fields.get('x'): pass
+            while r._unread:
+                raw=r._unread.popleft()
+                if state['prev'] in ('noread','noevent','bare0'): clk.recycle([e for e in raw.stamps[:-1] if e is not dummy])
+                else:
+                    ok=[e for e in raw.stamps if e is not dummy]
+                    if clk.ready(ok[-1]) or True:
+                        torch._C._CudaEventBase.synchronize(ok[-1]) if False else None
+                        try: clk.read(ok)
+                        except Exception: pass
+                    clk.recycle([e for e in raw.stamps[:-1] if e is not dummy])
+        r._read_stamps=read; state['prev']='bare'
+        mn=ins._mark_nodes
+        ins._mark_nodes=lambda o: BACKWARD if state['v']=='nonodes' else mn(o)
+        last=None
+        for i,b in enumerate(r.steps([(x,y)]*n)):
+            t=time.perf_counter()
+            if last is not None and i>60: T[state['prev']].append(t-last)
+            last=t; 
+            body(*b)
+            state['prev']=state['v']; state['v']=rng.choice(V[:5]) if i>20 else 'full'
+            # the variant chosen now applies to the step opened by the coming lap
+    base=np.median(T['bare'])
+    print(name,batch,f"bare {base*1e3:.3f} ms", {k:(len(v),f"{(np.median(v)-base)*1e6:+.0f} us",f"{(np.median(v)/base-1)*100:+.1f}%") for k,v in T.items()},flush=True)
+bench('alexnet',16,3000); bench('resnet50',32,700); bench('googlenet',64,700)

@@ -31,7 +31,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Measure, print, write; 1 if a configuration could not be measured."""
     options = _parser().parse_args(arguments)
     device = options.device or _device()
-    began = time.monotonic()
+    began, load = time.monotonic(), os.getloadavg()[0]
     until = began + options.minutes * 60 if options.minutes else float("inf")
     documents, failed = run_all(plan(options, device), until=until)
     report: dict[str, Any] = {
@@ -40,6 +40,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             ["python -m benchmarks", *(arguments if arguments is not None else sys.argv[1:])]
         ),
         "seconds": time.monotonic() - began,
+        "load": load,
         "environment": next((one["environment"] for one in documents if "environment" in one), {}),
         "configurations": [one for one in documents if one["name"] != MEMORY],
         "memory": next((one["memory"] for one in documents if one["name"] == MEMORY), None),
@@ -158,9 +159,22 @@ def headline(report: Mapping[str, Any]) -> str:
     return (
         f"{device.get('name', 'unknown device')}{cuda}; {facts.get('cpu')} with {facts.get('cores')} cores, "
         f"{facts.get('threads')} threads; torch {facts.get('torch')}, Python {facts.get('python')}, "
-        f"laptime {facts.get('laptime')}; settings: {settings}; "
+        f"laptime {facts.get('laptime')}; settings: {settings}; load before: {report['load']:.1f}; "
         f"{report['date']}, {report['seconds'] / 60:.1f} minutes, `{report['command']}`"
     )
+
+
+def _ending(report: Mapping[str, Any], misses: int) -> str:
+    """What the tables amount to."""
+    ending = f"{misses} targets missed" if misses else "every target met"
+    noisy = [
+        row["label"] for row in report["configurations"] if row.get("bare", {}).get("noise") == "unreliable"
+    ]
+    if noisy:
+        ending += f"; too noisy to judge, measure again on a quiet machine: {', '.join(noisy)}"
+    if report["failed"]:
+        ending += f"; could not be measured: {', '.join(report['failed'])} (see above)"
+    return ending
 
 
 def write(report: Mapping[str, Any], *, markdown: Path | None, document: Path | None) -> None:
@@ -168,9 +182,7 @@ def write(report: Mapping[str, Any], *, markdown: Path | None, document: Path | 
     found = tables(report)
     text = "\n\n".join([*(table.text() for table in found), headline(report)])
     misses = sum(cell.count("MISS") for table in found for row in table.rows for cell in row)
-    ending = f"{misses} targets missed" if misses else "every target met"
-    if report["failed"]:
-        ending += f"; could not be measured: {', '.join(report['failed'])} (see above)"
+    ending = _ending(report, misses)
     print(f"{text}\n{ending}")
     if markdown is not None:
         body = "\n\n".join(table.markdown() for table in reversed(found))

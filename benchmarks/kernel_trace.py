@@ -113,16 +113,13 @@ class Owners:
     """Who owned the host at a moment, and who made a backward node."""
 
     def __init__(self, events: Sequence[Event]) -> None:
-        marks = [
-            (e["ts"], e["name"][len(PREFIX) :])
-            for e in events
-            if e.get("cat") == "user_annotation" and e["name"].startswith(PREFIX)
-        ]
+        said = [e for e in events if e.get("cat") == "user_annotation" and e["name"].startswith(PREFIX)]
+        marks = [(e["ts"], e["name"].removeprefix(PREFIX)) for e in said]
         self._steps = [ts for ts, text in marks if text == "step"]
         self.steps = len(self._steps) - 1  # the last mark closes the last step
         self._times = [ts for ts, _ in marks]
         self._owners = _owners([text for _, text in marks])
-        self.main = next((e["tid"] for e in events if e["name"] == f"{PREFIX}step"), None)
+        self.main = said[0]["tid"] if said else None
         self.tops = {tid: top_level(found) for tid, found in _by_thread(events).items()}
         self._starts = {tid: [e["ts"] for e in found] for tid, found in self.tops.items()}
         self._evaluated = sorted(

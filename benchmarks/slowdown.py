@@ -39,6 +39,7 @@ SETTLE_S = 0.75  # the budget has reviewed its share a few times
 SLOW_STEP_S = 0.5
 PEER_S = 0.5
 PEER_ROUNDS = 2
+CLOSING_S = 1.5  # torch.profiler puts its events together
 MOST_PEER_STEPS = 10  # torch.profiler takes seconds to close thousands of events
 FIRST_STEPS = 3  # until allocators and algorithm choices have settled
 
@@ -124,9 +125,9 @@ def measure(
         "bare": _bare(before, turns),
         "every_step": {**paired_ratio(turns, "every_step").document(), "target": one.target},
         "budget": {**paired_ratio(turns, "budget").document(), "target": BUDGET_TARGET},
-        "left": unpaired_ratio(turns, before).document(),
+        **_left(before, turns, peers),
         **_books(every, budget),
-        **_peers(peers, before),
+        **_peers(peers),
         "blocks": {"before": documents(before), "turns": documents(turns), "peers": documents(peers)},
     }
     return Measured(document, every.runs)
@@ -158,7 +159,7 @@ def _books(every: Laptime, budget: Laptime) -> dict[str, Any]:
 def _peer_seconds(step_s: float, *, cuda: bool, rounds: int | None) -> float:
     """About what the peers' rounds will take."""
     variants = 2 if cuda or not DeepSpeedFlops.installed() else 3
-    one = variants * (sizes(step_s).peer.steps + 1) * step_s * 1.3 + 0.5
+    one = variants * (sizes(step_s).peer.steps + 1) * step_s * 1.3 + CLOSING_S
     return one * (rounds if rounds is not None else PEER_ROUNDS)
 
 
@@ -175,11 +176,22 @@ def _peer_rounds(work: Workload, size: Sizes, *, rounds: int | None, until: floa
     return run_rounds(block, variants, rounds=rounds, fewest=PEER_ROUNDS, until=until)
 
 
-def _peers(peers: Sequence[Block], before: Sequence[Block]) -> dict[str, Any]:
+def _left(before: Sequence[Block], turns: Sequence[Block], peers: Sequence[Block]) -> dict[str, Any]:
+    """Bare steps after the first recording, and after the first peer, against those before anything."""
+
+    def first(blocks: Sequence[Block]) -> int:
+        return next((index for index, block in enumerate(blocks) if block.variant != "bare"), 0)
+
+    untouched = [*before, *turns[: first(turns)]]
+    return {
+        "left": unpaired_ratio(turns[first(turns) :], untouched).document(),
+        "left_by_peers": unpaired_ratio(peers[first(peers) :], untouched).document(),
+    }
+
+
+def _peers(peers: Sequence[Block]) -> dict[str, Any]:
     ran = {block.variant for block in peers}
     return {
         "torch_profiler": paired_ratio(peers, "torch_profiler").document(),
         "deepspeed": paired_ratio(peers, "deepspeed").document() if "deepspeed" in ran else None,
-        # Bare blocks between the peers' against those before anything: what torch.profiler leaves behind.
-        "left_by_peers": unpaired_ratio(peers, before).document(),
     }

@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib.util
 import logging
 import os
-import shutil
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
@@ -52,11 +51,6 @@ class Laptime:
 
     def each(self, batches: Iterable[Any]) -> Iterable[Any]:
         return self._recording.steps(batches)
-
-    def forget(self) -> None:
-        """Delete the runs from the disk; their summaries stay."""
-        for run in self.runs:
-            shutil.rmtree(run.path, ignore_errors=True)
 
 
 class TorchProfiler:

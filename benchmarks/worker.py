@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from benchmarks import independent_trace, memory, slowdown
 from benchmarks.networks import Configuration, configuration, workload
 from laptime.measure.environment import environment
@@ -33,7 +35,9 @@ class Order:
 def measure(order: Order, *, began: float, root: Path, say: Callable[[str], None]) -> dict[str, Any]:
     """The document of one configuration, or of the memory section."""
     if order.name == MEMORY:
-        return {"name": MEMORY, "memory": memory.measure(steps=order.steps, root=root, say=say)}
+        facts = environment(torch.device("cpu"))
+        found = memory.measure(steps=order.steps, root=root, say=say)
+        return {"name": MEMORY, "environment": facts, "memory": found}
     one = configuration(order.name, order.device)
     return _configuration(order, one, until=began + order.seconds, root=root, say=say)
 

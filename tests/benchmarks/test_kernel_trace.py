@@ -76,7 +76,7 @@ def device_events(*, lost=False):
     """The same step with a kernel per launch, on a device that runs 1000 µs behind the host."""
     launches = [(30, MAIN), (47, MAIN), (70, MAIN), (105, MAIN), (140, ENGINE), (182, ENGINE), (200, ENGINE)]
     launches.append((310, MAIN))  # the update
-    events = host_events(ENGINE)
+    events = [event("gpu_user_annotation", "bench step", -5, 0, 7), *host_events(ENGINE)]
     for number, (ts, tid) in enumerate(launches):
         events.append(event("cuda_runtime", "cudaLaunchKernel", ts, 1, tid, correlation=number))
         if not (lost and number == 3):

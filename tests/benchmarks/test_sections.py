@@ -29,6 +29,7 @@ def report(*documents, memory=None):
         "date": "2026-11-15",
         "command": "python -m benchmarks",
         "seconds": 60.0,
+        "load": 0.0,
         "environment": documents[0]["environment"] if documents else {},
         "configurations": list(documents),
         "memory": memory,

@@ -58,6 +58,9 @@ class Cuts:
             seen = self.recorder.seen
             if seen.update or (seen.forward and not seen.graded) or (seen.backward and finished):
                 self._lap()
+
+    def leave_loaders(self) -> None:
+        """Put the loaders back, after the recording has."""
         self._patches.restore()
 
     def _counting_passes(self, original: Any) -> Any:

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 import torch
 from torch import nn
+from torch.nn.modules.loss import _Loss
 
 from laptime.errors import UnknownGranularity
 from laptime.record import Layer
@@ -37,6 +38,12 @@ class Unit:
     called: bool = False
     is_layer: bool = False
     owner: Unit | None = None  # the layer that takes this unit's time and parameters along
+    leader: Unit | None = None  # the first of a group that a mapping puts under one name
+
+    @property
+    def layer(self) -> int:
+        """The index under which this unit's time and parameters are kept when it is a layer."""
+        return self.index if self.leader is None else self.leader.index
 
 
 def is_compiled(module: nn.Module) -> bool:
@@ -90,6 +97,7 @@ class Division:
         self.units: list[Unit] = []
         self.calls: list[Unit] = []  # in the order of a discovering forward pass
         by_path: dict[str | None, Unit] = {}
+        leaders: dict[str, Unit] = {}
         named = candidates(root, granularity)
         for path, module, parent in walk(root):
             compiled = is_compiled(module)
@@ -104,6 +112,9 @@ class Division:
                 compiled=compiled,
                 parent=by_path.get(parent),
             )
+            group = named.get(path)
+            if group is not None and leaders.setdefault(group, unit) is not unit:
+                unit.leader = leaders[group]
             by_path[path] = unit
             self.units.append(unit)
         self.resolved = False
@@ -117,6 +128,9 @@ class Division:
         for unit in self.units:
             if unit.candidate and not unit.called and _has_parameters(unit.module):
                 self._promote_ancestor(unit)
+        for unit in self.units:
+            if unit.is_layer and unit.leader is not None:
+                unit.leader.is_layer = True
         if not any(unit.is_layer for unit in self.units):
             self.units[0].is_layer = True  # a network without weights is one layer: itself
         self._assign_owners()
@@ -145,10 +159,13 @@ class Division:
     def _first_calls(self) -> dict[int, int]:
         return {unit.index: rank for rank, unit in reversed(list(enumerate(self.calls)))}
 
+    def _first_layer_calls(self) -> dict[int, int]:
+        return {unit.layer: rank for rank, unit in reversed(list(enumerate(self.calls)))}
+
     def layers(self) -> list[Unit]:
         """The layers, in the order in which they were first called."""
-        order = self._first_calls()
-        found = [unit for unit in self.units if unit.is_layer]
+        order = self._first_layer_calls()
+        found = [unit for unit in self.units if unit.is_layer and unit.leader is None]
         return sorted(found, key=lambda unit: order.get(unit.index, len(order)))
 
     def parameters_by_layer(self) -> dict[int, list[torch.Tensor]]:
@@ -158,7 +175,7 @@ class Division:
         claimed: set[int] = set()
         result: dict[int, list[torch.Tensor]] = {}
         for unit in first_user:
-            owner = unit.owner.index if unit.owner is not None else -1
+            owner = unit.owner.layer if unit.owner is not None else -1
             for parameter in unit.module.parameters(recurse=unit.compiled):
                 if id(parameter) not in claimed:
                     claimed.add(id(parameter))
@@ -210,7 +227,10 @@ def candidates(root: nn.Module, granularity: Granularity) -> dict[str, str | Non
     if granularity == "layer":
         return {path: None for path, module, _ in walk(root) if _owns_matrix(module)}
     if granularity == "module":
-        return {path: None for path, module, _ in walk(root) if _is_leaf(module) or _owns_parameter(module)}
+        found = (
+            (path, module) for path, module, _ in walk(root) if _is_leaf(module) or _owns_parameter(module)
+        )
+        return {path: None for path, module in found if not isinstance(module, _Loss)}
     if isinstance(granularity, bool):
         raise UnknownGranularity("layers= takes 'layer', 'module', a depth or a mapping, not a bool")
     if isinstance(granularity, int):
@@ -236,6 +256,8 @@ def _at_depth(root: nn.Module, depth: int) -> dict[str, str | None]:
         level = path.count(".") + 1 if path else 0
         # Lists cannot be called: their items stand in for them, one level further down.
         stands_in = parent in uncallable and level == depth + 1
+        if isinstance(module, _Loss):
+            continue  # its time is the loss's
         if path not in uncallable and (level == depth or stands_in or (level < depth and _is_leaf(module))):
             found[path] = None
     return found

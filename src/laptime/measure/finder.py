@@ -79,6 +79,7 @@ class ScriptRecorder:
             self._cuts.end(finished=status == "finished")
             if self.recorder is not None:
                 self.recorder.stop(status)
+            self._cuts.leave_loaders()
 
     # -- networks --------------------------------------------------------------------------------------------
 

@@ -169,7 +169,7 @@ class Instruments:
         return found
 
     def _entering(self, unit: Unit) -> Entering:
-        forward, backward = forward_code(unit.index), backward_code(unit.index)
+        forward, backward = forward_code(unit.layer), backward_code(unit.layer)
         mark, enter, owners = self.timeline.mark, self.entries.enter, self.timeline.owners
 
         def entering(args: tuple[Any, ...]) -> None:
@@ -186,7 +186,7 @@ class Instruments:
         return entering
 
     def _discovering(self, network: Network, unit: Unit) -> Entering:
-        forward, backward = forward_code(unit.index), backward_code(unit.index)
+        forward, backward = forward_code(unit.layer), backward_code(unit.layer)
 
         def entering(_: tuple[Any, ...]) -> None:
             if unit.entry:
@@ -229,9 +229,9 @@ class Instruments:
                 self.timeline.mark(FORWARD)
             return
         if unit.candidate or unit.is_layer:  # a layer itself: compiled, or a parameter is its own
-            code = backward_code(unit.index) if self.backward_depth else forward_code(unit.index)
+            code = backward_code(unit.layer) if self.backward_depth else forward_code(unit.layer)
             self.timeline.mark(code)
-            self.entries.enter(backward_code(unit.index))
+            self.entries.enter(backward_code(unit.layer))
         elif first:
             self.timeline.give_back(INPUT)
             self.entries.enter(INPUT)

@@ -93,7 +93,8 @@ def _print_traceback(error: BaseException) -> None:
     """The script's own traceback, without the frames of laptime and runpy above it."""
     frames = traceback.TracebackException.from_exception(error)
     first = next(
-        (i for i, f in enumerate(frames.stack) if "runpy" not in f.filename and __file__ != f.filename), 0
+        (i for i, f in enumerate(frames.stack) if "runpy" not in f.filename and __file__ != f.filename),
+        len(frames.stack),
     )
     frames.stack = traceback.StackSummary.from_list(frames.stack[first:])
     sys.stderr.writelines(frames.format())

@@ -196,6 +196,12 @@ def _pass_on(owner: NDArray[np.int64], called: NDArray[np.bool_], is_layer: NDAr
     unit = np.clip((owner - UNITS) // 2, 0, len(is_layer) - 1)
     drop = (owner >= UNITS) & ~is_layer[unit]
     if drop.any():
+        # Time given back to such a unit goes to whoever took the unit's call along.
+        for index in np.flatnonzero(drop & ~called):
+            calls = np.flatnonzero((owner[:index] == owner[index]) & called[:index])
+            kept = np.flatnonzero(~drop[: calls[-1]]) if len(calls) else calls
+            if len(kept):
+                owner[index], drop[index] = owner[kept[-1]], False
         last_kept = np.maximum.accumulate(np.where(drop, 0, np.arange(len(owner))))
         owner[:] = owner[last_kept]
         called &= ~drop

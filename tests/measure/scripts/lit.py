@@ -30,6 +30,11 @@ class Lit(LightningModule):
 
 quiet = {"enable_progress_bar": False, "enable_model_summary": False, "enable_checkpointing": False}
 trainer = Trainer(
-    max_epochs=2, accelerator="cpu", logger=False, num_sanity_val_steps=0, default_root_dir=sys.argv[1], **quiet
+    max_epochs=2,
+    accelerator="cpu",
+    logger=False,
+    num_sanity_val_steps=0,
+    default_root_dir=sys.argv[1],
+    **quiet,
 )
 trainer.fit(Lit(), DataLoader(data(16), batch_size=6), DataLoader(data(8), batch_size=4))

@@ -1,4 +1,4 @@
-"""A loop as most are: loaders with workers, validation after each epoch, a scheduler, arguments, a main guard."""
+"""A loop as most are: loaders with workers, validation in each epoch, a scheduler, arguments, a guard."""
 
 import argparse
 from pathlib import Path

@@ -19,7 +19,9 @@ class Tokens(Dataset):
         return {"input_ids": tokens, "labels": tokens}
 
 
-config = GPT2Config(n_layer=1, n_head=2, n_embd=16, vocab_size=20, n_positions=16, bos_token_id=0, eos_token_id=0)
+config = GPT2Config(
+    n_layer=1, n_head=2, n_embd=16, vocab_size=20, n_positions=16, bos_token_id=0, eos_token_id=0
+)
 arguments = TrainingArguments(
     output_dir=sys.argv[1],
     num_train_epochs=2,
