@@ -1,4 +1,4 @@
-"""What one mark costs on this device, by the ways there are to set and read it: `python -m benchmarks.marks`."""
+"""What one mark costs on this device, by each way to set and read it: `python -m benchmarks.marks`."""
 
 from __future__ import annotations
 

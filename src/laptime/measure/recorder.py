@@ -141,6 +141,7 @@ class Recorder:
         self._loss_end = (0, -2)
         self._in_loss = False
         self._opened = False
+        self._disturbed = False
         self._began_steps = self._last_lap = time.perf_counter()
         self._instrumented = False
         self._budget.mark_s = _mark_cost(clock)
@@ -404,7 +405,7 @@ class Recorder:
             stamps=stamps,
             owners=owners,
             instrumented=self._instrumented,
-            perturbed=self._tracer.running,
+            perturbed=self._tracer.running or self._disturbed,
             logged=self._logged,
             fields={
                 "step": self._step,
@@ -417,6 +418,7 @@ class Recorder:
             },
         )
         self._logged, self._samples, self._stage = {}, None, None
+        self._disturbed = False
         self._step += 1
         self._hand_over(raw)
 
@@ -476,6 +478,7 @@ class Recorder:
             self._pending.append(raw)
         self._traced = []
         self.facts.trace_ended_at = self._step
+        self._disturbed = True  # reading the trace took the coming step's time
 
     def _relabel_loss_tail(self) -> None:
         """After the loss, time without a single new autograd node is Python, not loss."""

@@ -6,16 +6,19 @@ import statistics
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from random import Random
 from typing import Any
 
 from laptime.measure.books import Closed
 from laptime.measure.budget import Budget
 from laptime.measure.instruments import Seen
 from laptime.measure.timeline import CODE, UNITS, RawStep
-from laptime.record import Account, Layer, Phase, Stage, Statistics, ratio_interval
+from laptime.record import Account, Layer, Stage, ratio_interval, summarize
 from laptime.store import Run
 
 FEWEST = 5
+SAMPLES = 10_000  # step times kept for the summary: its memory must not grow with the run
+NEAR = 200  # marked steps on each side of a traced one that it is compared with
 
 
 @dataclass(slots=True)
@@ -41,6 +44,12 @@ class Facts:
     bare_after: list[float] = field(default_factory=list)
     activation_bytes: dict[int, int] = field(default_factory=dict)
     peak_bytes: dict[int, int] = field(default_factory=dict)
+    disturbed: list[int] = field(
+        default_factory=list
+    )  # untraced steps that starting or reading a trace slowed
+    walls: list[float] = field(default_factory=list)
+    timed: int = 0
+    random: Random = field(default_factory=lambda: Random(0))
     notes: list[str] = field(default_factory=list)
 
     def note(self, text: str) -> None:
@@ -66,11 +75,23 @@ class Facts:
             stage, step = raw.fields["stage"], raw.fields["step"]
             self.steps[stage] += 1
             self.instrumented += raw.instrumented
+            if raw.trace is None and not raw.perturbed and stage is Stage.TRAIN and step > 0:
+                self._sample(wall_s)
             if raw.trace is not None:
                 self.traced.append(step)
                 self._memory(raw)
+            elif raw.perturbed:
+                self.disturbed.append(step)
             elif stage is Stage.TRAIN and step > 0 and not raw.instrumented and not raw.perturbed:
                 self._bare(step, wall_s)
+
+    def _sample(self, wall_s: float) -> None:
+        """A random sample of the step times, of bounded size (reservoir sampling)."""
+        self.timed += 1
+        if len(self.walls) < SAMPLES:
+            self.walls.append(wall_s)
+        elif (place := self.random.randrange(self.timed)) < SAMPLES:
+            self.walls[place] = wall_s
 
     def _bare(self, step: int, wall_s: float) -> None:
         """Bare steps just before and just after the last kernel trace show whether the detach was clean."""
@@ -106,7 +127,7 @@ def summarize_run(facts: Facts, budget: Budget, run: Run) -> dict[str, Any]:
         "instrumented_steps": facts.instrumented,
         "optimizer_steps": facts.optimizer_steps,
         "wall_s": facts.wall_s,
-        "step_s": asdict(run.accounts().wall),
+        "step_s": asdict(summarize(facts.walls)),
         "host_clock_ratio": facts.wall_s / facts.host_s if facts.host_s else None,
         "unexplained_share": facts.unexplained_s / facts.wall_s if facts.wall_s else None,
         "named_share": facts.named_s / facts.compute_s if facts.compute_s else None,
@@ -127,6 +148,7 @@ def _kernels(facts: Facts, run: Run) -> dict[str, Any] | None:
         detach = {"ratio": ratio, "low": low, "high": high, "clean": low <= 1.0}
     return {
         "steps": facts.traced,
+        "disturbed": facts.disturbed,
         "dropped": facts.dropped_traces,
         "detach": detach,
         "reconciliation": reconcile(run, facts.traced),
@@ -139,16 +161,8 @@ def reconcile(run: Run, traced: Sequence[int]) -> dict[str, Any] | None:
     `spans_apart`: layer seconds of marked steps against the same spans while traced (what tracing perturbs).
     `busy_apart`: layer seconds against the kernels' own time (what is idle inside the spans).
     """
-    spans, busy = _traced_medians(run, traced)
-    layers = run.layers()
-    if layers.traced or not spans:
-        return None
-    marked: dict[tuple[str, str], float] = {}
-    for layer in layers:
-        for phase in Phase:
-            times: Statistics | None = getattr(layer, phase)
-            if times is not None and (layer.layer, phase.value) in spans:
-                marked[layer.layer, phase.value] = times.median
+    marked, spans, busy = _medians(run, traced)
+    marked = {key: seconds for key, seconds in marked.items() if key in spans}
     total = sum(marked.values())
     if not total:
         return None
@@ -162,19 +176,24 @@ def reconcile(run: Run, traced: Sequence[int]) -> dict[str, Any] | None:
 Medians = dict[tuple[str, str], float]
 
 
-def _traced_medians(run: Run, traced: Sequence[int]) -> tuple[Medians, Medians]:
-    spans: dict[tuple[str, str], list[float]] = {}
-    busy: dict[tuple[str, str], list[float]] = {}
-    for step in traced:
-        columns = ["step", "layer", "phase", "seconds", "busy_s"]
-        for row in run.stored("layers").read(columns, steps=range(step, step + 1)).to_pylist():
-            if row["step"] == step and row["busy_s"] is not None:
-                spans.setdefault((row["layer"], row["phase"]), []).append(row["seconds"])
-                busy.setdefault((row["layer"], row["phase"]), []).append(row["busy_s"])
-    return (
-        {key: statistics.median(values) for key, values in spans.items()},
-        {key: statistics.median(values) for key, values in busy.items()},
-    )
+def _medians(run: Run, traced: Sequence[int]) -> tuple[Medians, Medians, Medians]:
+    """Median seconds by layer and phase: of marked steps, of traced steps, and busy. Steps nearby only."""
+    found: list[dict[tuple[str, str], list[float]]] = [{}, {}, {}]
+    if not traced:
+        return {}, {}, {}
+    near = range(max(1, min(traced) - NEAR), max(traced) + NEAR)
+    columns = ["stage", "step", "layer", "phase", "seconds", "busy_s"]
+    for row in run.stored("layers").read(columns, steps=near).to_pylist():
+        key = (row["layer"], row["phase"])
+        if row["stage"] != Stage.TRAIN or row["step"] not in near:
+            continue
+        if row["busy_s"] is None:
+            found[0].setdefault(key, []).append(row["seconds"])
+        else:
+            found[1].setdefault(key, []).append(row["seconds"])
+            found[2].setdefault(key, []).append(row["busy_s"])
+    marked, spans, busy = ({key: statistics.median(values) for key, values in tier.items()} for tier in found)
+    return marked, spans, busy
 
 
 def _compiled(run: Run) -> list[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import bisect
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -90,13 +91,16 @@ def bootstrap_ranks(count: int, confidence: float = CONFIDENCE) -> tuple[int, in
     """
     tail = (1.0 - confidence) / 2.0
     need = count // 2 + 1
-    if count > 500:  # the normal limit is within one rank from here on
+    if count > 200:  # the normal limit is within one rank from here on
         reach = 1.96 * math.sqrt(count) / 2.0
         return max(0, math.floor(count / 2 - reach)), min(count - 1, math.ceil(count / 2 + reach))
-    at_most = [_binomial_tail(count, (k + 1) / count, need) for k in range(count)]
-    low = next(k for k, p in enumerate(at_most) if p > tail)
-    high = next((k for k, p in enumerate(at_most) if p >= 1.0 - tail), count - 1)
-    return low, high
+
+    def at_most(rank: int) -> float:
+        return _binomial_tail(count, (rank + 1) / count, need)
+
+    ranks = range(count)
+    low = bisect.bisect_right(ranks, tail, key=at_most)
+    return low, min(count - 1, bisect.bisect_left(ranks, 1.0 - tail, key=at_most))
 
 
 def _binomial_tail(count: int, p: float, need: int) -> float:

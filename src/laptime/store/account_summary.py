@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -64,9 +64,14 @@ class AccountSummaries(Mapping[Account, AccountSummary]):
 
 
 def summarize_accounts(
-    stored: StoredTable[Step], *, stage: str, instrumented: bool | None, skip: int
+    stored: StoredTable[Step],
+    *,
+    stage: str,
+    instrumented: bool | None,
+    skip: int,
+    disturbed: Collection[int] = (),
 ) -> AccountSummaries:
-    """Account summaries of one stage's steps."""
+    """Account summaries of one stage's steps. `disturbed` ones, slowed by a trace, are left out as well."""
     names = ["stage", "attempt", "rank", "step", "wall_s", "instrumented", *(a.column for a in ACCOUNTS)]
     columns = Columns(stored, names)
     columns.only(columns.equals("stage", stage))
@@ -77,7 +82,8 @@ def summarize_accounts(
     if instrumented is not None:
         columns.only(columns["instrumented"] == instrumented)
     traced = ~np.isnan(columns["idle_s"])
-    timed = ~traced if (~traced).any() else np.ones_like(traced)
+    calm = ~traced & ~np.isin(columns["step"], list(disturbed))
+    timed = calm if calm.any() else ~traced if (~traced).any() else np.ones_like(traced)
 
     def summary(account: Account, mask: Any, *, aside: bool) -> AccountSummary:
         seconds = columns[account.column][mask]

@@ -137,7 +137,10 @@ class Run:
         self, stage: str = Stage.TRAIN, instrumented: bool | None = None, skip: int = 1
     ) -> AccountSummaries:
         """Where the time of the steps went. `skip` leaves out the first steps, which warm up."""
-        return summarize_accounts(self.stored("steps"), stage=stage, instrumented=instrumented, skip=skip)
+        disturbed = (self.summary.get("kernels") or {}).get("disturbed", ())
+        return summarize_accounts(
+            self.stored("steps"), stage=stage, instrumented=instrumented, skip=skip, disturbed=disturbed
+        )
 
     def layers(self, stage: str = Stage.TRAIN, skip: int = 1) -> LayerSummaries:
         """Time per layer and phase, in network order. `skip` leaves out the first steps, which warm up."""
