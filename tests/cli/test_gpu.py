@@ -3,8 +3,12 @@
 import json
 
 import pytest
+import torch
 
-pytestmark = pytest.mark.gpu
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device"),
+]
 
 
 def test_doctor_finds_the_gpu_and_times_its_marks(laptime):

@@ -21,6 +21,7 @@ import torch
 from laptime.measure.timeline import INPUT
 
 ACCUMULATE = (1 << 64) - 1  # AccumulateGrad nodes carry the highest number, so that they run at once
+RETRY_EVERY = 64
 MOST_ENTRIES = 200_000  # forwards without a backward are forgotten beyond this: nothing grows with the steps
 
 Node = Any
@@ -41,6 +42,8 @@ class Entries:
     """Which owner was entered at which sequence number, per thread (numbers are counted per thread)."""
 
     def __init__(self) -> None:
+        self.chained = True  # whether layers are asked for the node that made their input
+        self._walks = 0
         self._threads: dict[int, _Thread] = {}
 
     def enter(self, code: int, node: Node = None) -> None:
@@ -82,6 +85,9 @@ class Entries:
             _tops_from_inputs(roots, thread.numbers, thread.inputs, thread.done) if thread.numbers else None
         )
         if tops is None:
+            # Asking each layer for its input's node is wasted on a network with branches; try again at times.
+            self._walks += 1
+            self.chained = self._walks % RETRY_EVERY == 0
             return None
         thread.done = max(tops) + 1
         thread.inputs[: thread.done] = [None] * thread.done

@@ -170,7 +170,7 @@ class Instruments:
 
     def _entering(self, unit: Unit) -> Entering:
         forward, backward = forward_code(unit.layer), backward_code(unit.layer)
-        mark, enter, owners = self.timeline.mark, self.entries.enter, self.timeline.owners
+        mark, entries, owners = self.timeline.mark, self.entries, self.timeline.owners
 
         def entering(args: tuple[Any, ...]) -> None:
             if self.backward_depth:
@@ -181,7 +181,8 @@ class Instruments:
                 mark(forward)
             else:
                 return
-            enter(backward, args[0].grad_fn if args and isinstance(args[0], torch.Tensor) else None)
+            chained = entries.chained and args and isinstance(args[0], torch.Tensor)
+            entries.enter(backward, args[0].grad_fn if chained else None)
 
         return entering
 

@@ -10,20 +10,25 @@ steps before and after.
 from __future__ import annotations
 
 import json
+import math
 import os
 import tempfile
 from bisect import bisect_right
 from collections import defaultdict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch.profiler import ProfilerActivity, profile
 
-from laptime.measure.timeline import INPUT, RETURN, UNITS, RawStep
+from laptime.measure.timeline import RawStep, resolved
 
 MARKER = "laptime mark "
+ENDER = "laptime end "
 DEVICE_KINDS = {"kernel": "kernel", "gpu_memcpy": "copy", "gpu_memset": "memset"}
 MOST_RETRIES = 3
 LAUNCHES = ("cuda_runtime", "cuda_driver")
@@ -92,18 +97,24 @@ class KernelTracer:
     def _start(self) -> None:
         activities = [ProfilerActivity.CPU] + ([ProfilerActivity.CUDA] if self.cuda else [])
         self._profiler = profile(activities=activities, profile_memory=True, acc_events=True)
-        self._profiler.start()
+        with _quiet():
+            self._profiler.start()
 
     def on_mark(self, index: int) -> None:
         """Leave an annotation for mark number `index` of the running step."""
         with torch.autograd.profiler.record_function(f"{MARKER}{self.number} {index}"):
             pass
 
-    def collect(self, steps: Iterable[tuple[int, RawStep]]) -> None:
+    def on_end(self) -> None:
+        """Leave an annotation where the traced step ended: the session may go on without it."""
+        with torch.autograd.profiler.record_function(f"{ENDER}{self.number}"):
+            pass
+
+    def collect(self, steps: Iterable[tuple[int, RawStep]], is_layer: NDArray[np.bool_]) -> None:
         """Stop the session and give each traced step what its trace says."""
         events = self._stop()
         for number, raw in steps:
-            trace = read_trace(events, number, raw.owners)
+            trace = read_trace(events, number, resolved(raw.owners, is_layer).tolist())
             if trace.complete:
                 raw.trace = trace
                 continue
@@ -130,8 +141,21 @@ class KernelTracer:
             os.unlink(path)
 
 
-def read_trace(events: Iterable[dict[str, Any]], number: int, owners: list[int]) -> StepTrace:
-    """Charge the kernels and operators of one traced step to the owners of its marks."""
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Kineto reads this once, at its first session, and otherwise announces every start and stop on stderr."""
+    if "KINETO_LOG_LEVEL" in os.environ:
+        yield
+        return
+    os.environ["KINETO_LOG_LEVEL"] = "99"
+    try:
+        yield
+    finally:
+        del os.environ["KINETO_LOG_LEVEL"]  # nothing that the script starts should inherit it
+
+
+def read_trace(events: Iterable[dict[str, Any]], number: int, codes: Sequence[int]) -> StepTrace:
+    """Charge the kernels and operators of one traced step to its owners, given by mark."""
     spans = [event for event in events if event.get("ph") == "X"]
     prefix = f"{MARKER}{number} "
     marks = sorted(
@@ -139,45 +163,61 @@ def read_trace(events: Iterable[dict[str, Any]], number: int, owners: list[int])
         for event in spans
         if event.get("cat") == "user_annotation" and event["name"].startswith(prefix)
     )
+    marks = [(time, index) for time, index in marks if index < len(codes)]
     trace = StepTrace(marks=len(marks))
     if not marks:
         return trace
     times = [time for time, _ in marks]
-    codes = _resolved(owners)
-    end = _end(spans, number)
+    end = min((event["ts"] for event in spans if event["name"] == f"{ENDER}{number}"), default=math.inf)
 
     def owner(ts: float) -> int | None:
         position = bisect_right(times, ts) - 1
-        return (
-            codes[marks[position][1]]
-            if position >= 0 and ts < end and marks[position][1] < len(codes)
-            else None
-        )
+        return codes[marks[position][1]] if position >= 0 and ts < end else None
 
     on_device = _device_kernels(spans, owner, times[0], trace)
-    trace.kernels = on_device or _operators(spans, owner, times[0])
-    busy: dict[int, float] = defaultdict(float)
-    for kernel in trace.kernels:
-        busy[kernel.code] += kernel.seconds
-    trace.busy_s = dict(busy)
+    if on_device:
+        trace.kernels, trace.busy_s = on_device, _busy_on_device(on_device)
+    else:
+        trace.kernels = _operators(spans, owner, times[0])
+        trace.busy_s = _busy_on_host(spans, [*times, end], [codes[index] for _, index in marks])
     _memory(events, owner, trace, cuda=bool(on_device))
     return trace
 
 
-def _end(spans: list[dict[str, Any]], number: int) -> float:
-    """Where the next traced step's first mark lies, or the end of the trace."""
-    following = f"{MARKER}{number + 1} "
-    starts = [event["ts"] for event in spans if event["name"].startswith(following)]
-    return min(starts, default=float("inf"))
+def _busy_on_device(kernels: Iterable[TracedKernel]) -> dict[int, float]:
+    """Seconds in which at least one kernel or copy of an owner ran: streams may overlap."""
+    by_owner: dict[int, list[tuple[float, float]]] = defaultdict(list)
+    for kernel in kernels:
+        by_owner[kernel.code].append((kernel.start_s, kernel.start_s + kernel.seconds))
+    return {code: sum(end - start for start, end in _union(times)) for code, times in by_owner.items()}
 
 
-def _resolved(owners: list[int]) -> list[int]:
-    """Owner codes as `settle` sees them: returns stripped, input charged to the layer after it."""
-    codes = [code & ~RETURN for code in owners]
-    for index in range(len(codes) - 2, -1, -1):
-        if codes[index] == INPUT and codes[index + 1] >= UNITS:
-            codes[index] = codes[index + 1]
-    return codes
+def _busy_on_host(
+    spans: Iterable[dict[str, Any]], bounds: Sequence[float], codes: Sequence[int]
+) -> dict[int, float]:
+    """Seconds inside operators, split where the owner changes: autograd's own operator begins before a mark."""
+    busy: dict[int, float] = defaultdict(float)
+    operators = [(e["ts"], e["ts"] + e["dur"]) for e in spans if e.get("cat") == "cpu_op"]
+    for start, end in _union(operators):
+        for position in range(max(0, bisect_right(bounds, start) - 1), len(codes)):
+            inside = min(end, bounds[position + 1]) - max(start, bounds[position])
+            if inside <= 0:
+                break
+            busy[codes[position]] += inside * 1e-6
+    return dict(busy)
+
+
+def _union(intervals: list[tuple[float, float]]) -> Iterator[tuple[float, float]]:
+    """The intervals without their overlaps, in order."""
+    begin = finish = -math.inf
+    for start, end in sorted(intervals):
+        if start > finish:
+            if finish > begin:
+                yield begin, finish
+            begin, finish = start, end
+        finish = max(finish, end)
+    if finish > begin:
+        yield begin, finish
 
 
 def _device_kernels(

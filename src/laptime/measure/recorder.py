@@ -429,6 +429,7 @@ class Recorder:
         background thread eight times as long, and the training thread waits for it.
         """
         if self._tracer.tracing:
+            self._tracer.on_end()
             self._traced.append((self._tracer.number, raw))
         elif self._clock_in_use.deferred:
             self._unread.append(raw)
@@ -472,7 +473,7 @@ class Recorder:
         """End the profiler session and give each traced step its kernels."""
         if not self._tracer.running:
             return
-        self._tracer.collect(self._traced)
+        self._tracer.collect(self._traced, self.instruments.is_layer())
         for _, raw in self._traced:
             raw.read = self._clock_in_use.read(raw.stamps)
             self._pending.append(raw)

@@ -182,6 +182,16 @@ def tile(
     )
 
 
+def resolved(owners: Sequence[int], is_layer: NDArray[np.bool_]) -> NDArray[np.int64]:
+    """Who the time after each mark of a step goes to, as `tile` sees it."""
+    owner = np.array(owners, dtype=np.int64)
+    called = (owner & RETURN) == 0
+    owner &= ~RETURN
+    _pass_on(owner, called, is_layer)
+    _resolve_input(owner, np.zeros(len(owner), dtype=np.int64))
+    return owner
+
+
 def _sums(
     keys: NDArray[np.int64], values: NDArray[np.float64], shape: tuple[int, int]
 ) -> NDArray[np.float64]:
