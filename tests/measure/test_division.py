@@ -249,3 +249,56 @@ def test_names_with_commas_quotes_newlines_and_html_are_kept(tmp_path):
     run = divided(tmp_path, network, torch.randn(3, 8))
     assert names(run) == odd[:-1]
     assert len(rows(run, layer="f\ng", phase="forward")) == 1
+
+
+class Parts(nn.Module):
+    """Never called itself; with a criterion and a metric among its modules."""
+
+    def __init__(self):
+        super().__init__()
+        self.body = nn.Sequential(nn.Linear(8, 8), nn.ReLU())
+        self.head = nn.Linear(8, 5)
+        self.late = nn.Sequential(nn.Linear(8, 5))
+        self.criterion = nn.CrossEntropyLoss()
+        self.metric = nn.Identity()
+
+    def loss(self, x, head):
+        out = head(torch.tanh(self.body(x)))
+        self.metric(out)
+        return self.criterion(out, torch.zeros(len(x), dtype=torch.long))
+
+
+@pytest.mark.parametrize("every_step", [True, False])
+@pytest.mark.parametrize("layers", ["layer", "module"])
+def test_parts_that_are_called_by_themselves_are_found_also_late(layers, every_step, tmp_path):
+    network = Parts()
+    optimizer = torch.optim.SGD(network.parameters(), 0.01)
+    options = {"out": tmp_path / "run", "every_step": every_step, "layers": layers}
+    with laptime.record(network, optimizer, **options) as recording:
+        for number in recording.steps(range(40)):
+            network.loss(torch.randn(3, 8), network.head if number < 20 else network.late).backward()
+            optimizer.step()
+    run = recording.run
+    assert owned(run) == size(network)
+    assert run.summary["notes"] == []
+    assert all(step.forward_s > 0 and step.loss_s > 0 for step in run.steps)
+    assert {"criterion", "metric"}.isdisjoint(names(run))
+    late = {row["step"] for row in rows(run, layer="late.0", phase="backward")}
+    assert late <= set(range(20, 40))
+    assert len(late) == 20 or not every_step
+    assert {row["phase"] for row in rows(run, layer="body.0")} == {"forward", "backward", "update"}
+    assert run.summary["named_share"] > 0.98
+
+
+def test_two_networks_may_share_a_part(tmp_path):
+    body = nn.Linear(8, 8)
+    networks = {name: nn.Sequential(body, nn.Linear(8, 5)) for name in ("one", "two")}
+    optimizer = torch.optim.SGD([p for network in networks.values() for p in network.parameters()], 0.01)
+    with laptime.record(networks, optimizer, out=tmp_path / "run", every_step=True) as recording:
+        for _ in recording.steps(range(3)):
+            sum(network(torch.randn(3, 8)).sum() for network in networks.values()).backward()
+            optimizer.step()
+    run = recording.run
+    assert [name for name in names(run) if name.endswith(".1")] == ["one.1", "two.1"]
+    assert {row["calls"] for row in rows(run, layer="one.0", phase="forward")} == {2}
+    assert owned(run) == size(body) + sum(size(network[1]) for network in networks.values())

@@ -229,6 +229,34 @@ def test_a_trainer_of_lightning_cuts_its_own_steps(run, tmp_path):
     assert phases(found, "validation") == {"body.0": {"forward"}, "head": {"forward"}}
 
 
+def test_batches_that_are_drawn_ahead_keep_their_sizes(run):
+    pytest.importorskip("accelerate")
+    found = run("accelerated")
+    train = [("train", 6), ("train", 6), ("train", 6), ("train", 4)]
+    assert steps(found, "stage", "samples") == (train + [("validation", 5)] * 2) * 2
+    assert [step.optimizer_step for step in found.steps] == [0, 1, 1, 2, 2, 2, 2, 3, 3, 4, 4, 4]
+    assert [step.epoch for step in found.steps] == [0] * 6 + [1] * 6
+
+
+def test_a_teacher_is_no_validation_and_a_module_under_construction_no_network(run):
+    found = run("taught")
+    assert [str(step.stage) for step in found.steps] == ["train"] * 6
+    assert names(found) == ["teacher.features.0", "teacher.head", "student.body.0", "student.head"]
+    assert phases(found)["teacher.head"] == {"forward"}
+    assert phases(found)["student.body.0"] == EVERYTHING
+
+
+def test_an_optimizer_of_something_else_than_a_network_cuts_steps_too(run):
+    found = run("image")
+    assert [step.optimizer_step for step in found.steps] == [1, 2, 3, 4, 5, 6]
+    assert all(step.update_s > 0 for step in found.steps)
+
+
+def test_inference_is_recorded_as_validation(run):
+    found = run("inference")
+    assert steps(found, "stage", "samples") == [("validation", 6)] * 3
+
+
 def test_what_a_script_saves_and_copies_carries_nothing_of_ours(run, tmp_path):
     found = run("saves", tmp_path / "net.pt")
     assert [str(step.stage) for step in found.steps] == ["train"] * 4 + ["validation"]

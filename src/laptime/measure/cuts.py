@@ -131,7 +131,7 @@ class Cuts:
     def _lap(self, at: int | None = None) -> None:
         assert self.recorder is not None
         sizes = getattr(self._source, "_laptime_sizes", None)
-        samples = sizes.popleft() if sizes and self._draws else None
+        samples = sizes.popleft() if sizes else None  # drawn in this step, or ahead of it
         number = getattr(self._source, "_laptime_pass", None)
         trains = stage_of(self.recorder.seen) is Stage.TRAIN
         if trains and self._draws and number is not None and number not in self._trained:

@@ -207,11 +207,11 @@ class ScriptRecorder:
             return
         theirs = {id(p) for group in optimizer.param_groups for p in group["params"]}
         known = {id(p) for network in instruments.networks for p in network.root.parameters()}
-        if theirs & known or id(optimizer) in self._foreign:
+        if theirs & known or id(optimizer) in self._foreign or self._searching:
             instruments.add_optimizer(optimizer)
         else:
             self._foreign[id(optimizer)] = optimizer
-            self._search()  # it may train a network that has not been seen
+            self._search()  # it trains a network that has not been seen, or an image
 
     def _after_update(self, optimizer: Optimizer) -> None:
         assert self.recorder is not None

@@ -143,7 +143,7 @@ class KernelTracer:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Kineto reads this once, at its first session, and otherwise announces every start and stop on stderr."""
+    """Kineto reads this once, at its first session; otherwise it announces each start and stop on stderr."""
     if "KINETO_LOG_LEVEL" in os.environ:
         yield
         return
@@ -195,7 +195,7 @@ def _busy_on_device(kernels: Iterable[TracedKernel]) -> dict[int, float]:
 def _busy_on_host(
     spans: Iterable[dict[str, Any]], bounds: Sequence[float], codes: Sequence[int]
 ) -> dict[int, float]:
-    """Seconds inside operators, split where the owner changes: autograd's own operator begins before a mark."""
+    """Seconds inside operators, split at the marks: autograd's own operators begin before their layer."""
     busy: dict[int, float] = defaultdict(float)
     operators = [(e["ts"], e["ts"] + e["dur"]) for e in spans if e.get("cat") == "cpu_op"]
     for start, end in _union(operators):

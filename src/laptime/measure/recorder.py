@@ -474,11 +474,12 @@ class Recorder:
         if not self._tracer.running:
             return
         self._tracer.collect(self._traced, self.instruments.is_layer())
+        first = min((raw.fields["step"] for _, raw in self._traced), default=self._step)
+        self.facts.detach.session(began=first - 1, ended=self._step)  # a warm-up step comes first
         for _, raw in self._traced:
             raw.read = self._clock_in_use.read(raw.stamps)
             self._pending.append(raw)
         self._traced = []
-        self.facts.trace_ended_at = self._step
         self._disturbed = True  # reading the trace took the coming step's time
 
     def _relabel_loss_tail(self) -> None:

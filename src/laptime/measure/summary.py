@@ -11,12 +11,12 @@ from typing import Any
 
 from laptime.measure.books import Closed
 from laptime.measure.budget import Budget
+from laptime.measure.detach import Detach
 from laptime.measure.instruments import Seen
 from laptime.measure.timeline import CODE, UNITS, RawStep
-from laptime.record import Account, Layer, Stage, ratio_interval, summarize
+from laptime.record import Account, Layer, Stage, summarize
 from laptime.store import Run
 
-FEWEST = 5
 SAMPLES = 10_000  # step times kept for the summary: its memory must not grow with the run
 NEAR = 200  # marked steps on each side of a traced one that it is compared with
 
@@ -39,9 +39,7 @@ class Facts:
     named_s: float = 0.0
     traced: list[int] = field(default_factory=list)
     dropped_traces: int = 0
-    trace_ended_at: int | None = None
-    bare_before: list[float] = field(default_factory=list)
-    bare_after: list[float] = field(default_factory=list)
+    detach: Detach = field(default_factory=Detach)
     activation_bytes: dict[int, int] = field(default_factory=dict)
     peak_bytes: dict[int, int] = field(default_factory=dict)
     disturbed: list[int] = field(
@@ -77,13 +75,12 @@ class Facts:
             self.instrumented += raw.instrumented
             if raw.trace is None and not raw.perturbed and stage is Stage.TRAIN and step > 0:
                 self._sample(wall_s)
+                self.detach.take(step, wall_s, instrumented=raw.instrumented)
             if raw.trace is not None:
                 self.traced.append(step)
                 self._memory(raw)
             elif raw.perturbed:
                 self.disturbed.append(step)
-            elif stage is Stage.TRAIN and step > 0 and not raw.instrumented and not raw.perturbed:
-                self._bare(step, wall_s)
 
     def _sample(self, wall_s: float) -> None:
         """A random sample of the step times, of bounded size (reservoir sampling)."""
@@ -92,13 +89,6 @@ class Facts:
             self.walls.append(wall_s)
         elif (place := self.random.randrange(self.timed)) < SAMPLES:
             self.walls[place] = wall_s
-
-    def _bare(self, step: int, wall_s: float) -> None:
-        """Bare steps just before and just after the last kernel trace show whether the detach was clean."""
-        if self.trace_ended_at is None:
-            self.bare_before = [*self.bare_before[-31:], wall_s]
-        elif step >= self.trace_ended_at and len(self.bare_after) < 32:
-            self.bare_after.append(wall_s)
 
     def _memory(self, raw: RawStep) -> None:
         for code, kept in raw.trace.kept_bytes.items():
@@ -142,15 +132,11 @@ def summarize_run(facts: Facts, budget: Budget, run: Run) -> dict[str, Any]:
 def _kernels(facts: Facts, run: Run) -> dict[str, Any] | None:
     if not facts.traced and not facts.dropped_traces:
         return None
-    detach: dict[str, Any] | None = None
-    if min(len(facts.bare_before), len(facts.bare_after)) >= FEWEST:
-        ratio, low, high = ratio_interval(facts.bare_after, facts.bare_before)
-        detach = {"ratio": ratio, "low": low, "high": high, "clean": low <= 1.0}
     return {
         "steps": facts.traced,
         "disturbed": facts.disturbed,
         "dropped": facts.dropped_traces,
-        "detach": detach,
+        "detach": facts.detach.verdict(),
         "reconciliation": reconcile(run, facts.traced),
     }
 

@@ -142,11 +142,12 @@ def follow(
     callback = TrainerCallback.__new__(TrainerCallback)
     callback._join(Joined(recorder, drive))
     callback._epoch = int(trainer.state.epoch or 0.0)
-    callback._unhook = after(network, callback._take)
+    unhook = after(network, callback._take)
     trainer.add_callback(callback)
 
     def undo() -> None:
         trainer.remove_callback(callback)
+        unhook()
         callback.end()
 
     return undo
