@@ -126,7 +126,7 @@ class Division:
         for unit in self.units:
             unit.is_layer = unit.candidate and unit.called
         for unit in self.units:
-            if unit.candidate and not unit.called and _has_parameters(unit.module):
+            if unit.candidate and not unit.called and not unit.shared and _has_parameters(unit.module):
                 self._promote_ancestor(unit)
         for unit in self.units:
             if unit.is_layer and unit.leader is not None:
@@ -168,11 +168,13 @@ class Division:
         found = [unit for unit in self.units if unit.is_layer and unit.leader is None]
         return sorted(found, key=lambda unit: order.get(unit.index, len(order)))
 
-    def parameters_by_layer(self) -> dict[int, list[torch.Tensor]]:
-        """Parameters of each layer by unit index; a tied parameter belongs to its first user."""
+    def parameters_by_layer(self, claimed: set[int]) -> dict[int, list[torch.Tensor]]:
+        """Parameters of each layer by unit index; a tied parameter belongs to its first user.
+
+        `claimed` holds the ids of those that have an owner, in this network or in one before it.
+        """
         order = self._first_calls()
         first_user = sorted(self.units, key=lambda unit: order.get(unit.index, len(self.calls) + unit.index))
-        claimed: set[int] = set()
         result: dict[int, list[torch.Tensor]] = {}
         for unit in first_user:
             owner = unit.owner.layer if unit.owner is not None else -1
@@ -182,9 +184,9 @@ class Division:
                     result.setdefault(owner, []).append(parameter)
         return result
 
-    def describe(self) -> dict[int, Layer]:
+    def describe(self, claimed: set[int]) -> dict[int, Layer]:
         """The layers as plain values, by unit index."""
-        owned = self.parameters_by_layer()
+        owned = self.parameters_by_layer(claimed)
         return {unit.index: describe(unit, owned.get(unit.index, [])) for unit in self.layers()}
 
 

@@ -163,9 +163,10 @@ class Instruments:
     def layers(self) -> dict[int, Layer]:
         """The layers of all networks by unit index, in the order of their first calls."""
         found: dict[int, Layer] = {}
+        claimed: set[int] = set()
         for network in self.networks:
             if network.division.resolved:
-                found |= network.division.describe()
+                found |= network.division.describe(claimed)
         return found
 
     def _entering(self, unit: Unit) -> Entering:
@@ -304,6 +305,9 @@ class Instruments:
         entering = self._entering(unit)
 
         def first_call(args: tuple[Any, ...]) -> None:
+            alone = not self.forward_depth and not self.backward_depth
+            if alone and not _has_parameters(unit.module):
+                return  # a metric, outside every forward pass
             if not unit.is_layer:
                 unit.is_layer = unit.called = True
                 division = self.networks[unit.network].division
@@ -433,9 +437,10 @@ class Instruments:
             id(p) for group in self.optimizers[index].param_groups for p in group["params"] if p.requires_grad
         }
         weights: dict[int, float] = {}
+        claimed: set[int] = set()
         for network in self.networks:
             if network.division.resolved:
-                for owner, parameters in network.division.parameters_by_layer().items():
+                for owner, parameters in network.division.parameters_by_layer(claimed).items():
                     size = sum(p.numel() * p.element_size() for p in parameters if id(p) in mine)
                     if size:
                         weights[owner] = weights.get(owner, 0.0) + size
