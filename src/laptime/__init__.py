@@ -12,14 +12,14 @@ __all__ = ["LightningCallback", "Run", "TrainerCallback", "__version__", "load",
 
 if TYPE_CHECKING:
     from laptime.api import Run, load, record
-    from laptime.measure.lightning import LightningCallback
-    from laptime.measure.transformers import TrainerCallback
+    from laptime.measure.trainers.lightning import LightningCallback
+    from laptime.measure.trainers.transformers import TrainerCallback
 
 _HOMES = {
     "Run": "laptime.api",
     "load": "laptime.api",
-    "LightningCallback": "laptime.measure.lightning",
-    "TrainerCallback": "laptime.measure.transformers",
+    "LightningCallback": "laptime.measure.trainers.lightning",
+    "TrainerCallback": "laptime.measure.trainers.transformers",
 }
 
 

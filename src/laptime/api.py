@@ -10,9 +10,10 @@ from laptime.measure.places import default_out
 from laptime.store import Run, load
 
 if TYPE_CHECKING:
+    from laptime.measure.arguments import Networks, Optimizers
     from laptime.measure.clocks import Clock
     from laptime.measure.division import Granularity
-    from laptime.measure.recorder import Networks, Optimizers, Recorder
+    from laptime.measure.recorder import Recorder
 
 __all__ = ["Run", "default_out", "load", "record"]
 

@@ -76,7 +76,7 @@ def engine(monkeypatch):
         seen.update(path=str(path), arguments=arguments, **options)
         return 0
 
-    monkeypatch.setattr("laptime.measure.script.run_script", run_script)
+    monkeypatch.setattr("laptime.measure.scripts.run.run_script", run_script)
     return seen
 
 

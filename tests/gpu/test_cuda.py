@@ -170,6 +170,7 @@ def test_autocast_and_a_scaler_on_cuda(tmp_path):
     assert recording.run.summary["named_share"] > 0.98
 
 
+@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf")
 def test_a_compiled_network_on_cuda_is_one_unit(tmp_path):
     network = Net().cuda()
     compiled = torch.compile(network, backend="aot_eager")

@@ -335,7 +335,7 @@ def test_the_other_name_of_lightning_works_as_well(tmp_path):
 
 
 def test_without_lightning_one_line_says_what_to_install(monkeypatch):
-    monkeypatch.delitem(sys.modules, "laptime.measure.lightning", raising=False)
+    monkeypatch.delitem(sys.modules, "laptime.measure.trainers.lightning", raising=False)
     for name in [
         name for name in sys.modules if name.partition(".")[0] in ("lightning", "pytorch_lightning")
     ]:

@@ -16,7 +16,7 @@ from torch.utils.data.dataloader import _BaseDataLoaderIter
 import laptime
 from laptime.errors import RunExists, ScriptError
 from laptime.measure import finder
-from laptime.measure.script import run_script
+from laptime.measure.scripts.run import run_script
 from tests.measure.test_recorder import torch_is_untouched
 
 SCRIPTS = Path(__file__).parent / "scripts"
@@ -292,7 +292,7 @@ def test_the_search_for_networks_stops(run):
 @pytest.mark.parametrize("name", ["spawned", "plain"])
 def test_scripts_run_in_a_process_of_their_own(name, tmp_path):
     """The spawned loader imports the script again, so for pickle `__main__` must be the script."""
-    code = "import sys; from pathlib import Path; from laptime.measure.script import run_script; "
+    code = "import sys; from pathlib import Path; from laptime.measure.scripts.run import run_script; "
     code += "sys.exit(run_script(Path(sys.argv[1]), sys.argv[3:], out=Path(sys.argv[2]), every_step=True))"
     command = [sys.executable, "-W", "error", "-c", code, SCRIPTS / f"{name}.py", tmp_path / "run"]
     found = subprocess.run(

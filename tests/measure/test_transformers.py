@@ -214,7 +214,7 @@ def test_gradient_checkpointing_recomputes_in_the_backward_of_its_layers(tmp_pat
 
 
 def test_without_transformers_one_line_says_what_to_install(monkeypatch):
-    monkeypatch.delitem(sys.modules, "laptime.measure.transformers", raising=False)
+    monkeypatch.delitem(sys.modules, "laptime.measure.trainers.transformers", raising=False)
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     with pytest.raises(MissingExtra, match=r"pip install 'laptime\[transformers\]'"):
         laptime.TrainerCallback()

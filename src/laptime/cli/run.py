@@ -48,7 +48,7 @@ def run(
     """
     division, traced = granularity(layers), step_numbers(kernels)
     from laptime.api import default_out
-    from laptime.measure.script import run_script
+    from laptime.measure.scripts.run import run_script
 
     place = out or default_out(_name(script, module))
     _refuse_taken(place)

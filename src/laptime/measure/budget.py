@@ -17,6 +17,7 @@ from laptime.record import ratio_interval
 
 LARGEST_SHARE = 0.9  # some steps stay bare, or there would be nothing to compare with
 SMALLEST_SHARE = 0.01
+FIRST_SHARE = 0.25  # until the marks of a first step have been counted
 WINDOW = 512
 REVIEW_EVERY = 16
 FEWEST = 8
@@ -40,7 +41,7 @@ class Budget:
     def __init__(self, budget: float, *, every_step: bool = False, seed: int = 0) -> None:
         self.budget = budget
         self.every_step = every_step
-        self.share = 1.0 if every_step else 0.5
+        self.share = 1.0 if every_step else FIRST_SHARE
         self.mark_s = 0.0  # host seconds per mark; counts until there is enough to compare
         self._random = random.Random(seed)
         self._walls: dict[bool, deque[float]] = {True: deque(maxlen=WINDOW), False: deque(maxlen=WINDOW)}

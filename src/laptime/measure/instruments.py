@@ -1,11 +1,11 @@
-"""Hooks on networks and optimizers. Roots are watched always; layers only on the steps that are drawn.
+"""Hooks on networks. Roots are watched always; layers only on the steps that are drawn.
 
 Hooks are taken off, not switched off, for a bare step: a module with any hook leaves torch's fast call path.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -13,11 +13,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import nn
-from torch.optim import Optimizer
-from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
-from torch.utils.hooks import RemovableHandle
 
-from laptime.errors import RecordingError
 from laptime.measure.division import Division, Granularity, Unit
 from laptime.measure.graph import Entries, graph_roots, sequence_number
 from laptime.measure.hooks import Entering, around, before, undo_all
@@ -29,15 +25,14 @@ from laptime.measure.timeline import (
     INSTRUMENT,
     LOSS,
     LOSS_BACKWARD,
-    MOST_OPTIMIZERS,
-    OPTIMIZERS,
     RETURN,
     UNITS,
     Timeline,
     backward_code,
     forward_code,
 )
-from laptime.record import Layer
+from laptime.measure.updates import Updates
+from laptime.record import Layer, Stage
 
 _compiling = torch.compiler.is_compiling
 
@@ -71,6 +66,12 @@ class Seen:
     graded: bool = False
     training: bool = False
 
+    @property
+    def stage(self) -> Stage:
+        """What the step was for."""
+        trains = self.backward or self.update or (self.graded and self.training) or not self.forward
+        return Stage.TRAIN if trains else Stage.VALIDATION
+
 
 class Instruments:
     """The hooks, and the state they share within a step."""
@@ -81,8 +82,7 @@ class Instruments:
         self.entries = Entries()
         self.networks: list[Network] = []
         self.units: list[Unit] = []
-        self.optimizers: list[Optimizer] = []
-        self.updates: list[int] = []  # by optimizer
+        self.updates = Updates(timeline, self._updated)
         self.seen = Seen()
         self.armed = False
         self.version = 0  # changes whenever the set of layers does
@@ -90,18 +90,11 @@ class Instruments:
         self.backward_depth = 0
         self.forward_end = (0, -1)  # (mark, sequence number) where the last forward pass ended
         self.on_forward: Callable[[Network], None] | None = None
-        self.on_unknown_optimizer: Callable[[Optimizer], None] | None = None
-        self.before_update: Callable[[Optimizer], None] | None = None
-        self.on_update: Callable[[Optimizer], None] | None = None
         self.on_network_resolved: Callable[[], None] | None = None
         self._layer_undo: list[Callable[[], None]] = []
         self._lost = False  # a layer ran outside every forward pass
         self._published = 0
-        self._optimizer_depth = 0
-        self._passed: Optimizer | None = None  # an unknown optimizer whose step has begun
-        self._counted: list[int] = []
         self._node_hooks: dict[int, Callable[[Any], None]] = {}
-        self._handles: list[RemovableHandle] = []
 
     # -- networks ------------------------------------------------------------------------------------------
 
@@ -373,68 +366,18 @@ class Instruments:
             self._node_hooks[code] = hook
         return hook
 
-    # -- optimizers ----------------------------------------------------------------------------------------
+    # -- updates -------------------------------------------------------------------------------------------
 
-    def watch_optimizers(self) -> None:
-        """Global hooks run before an optimizer's own, so the bracket holds everything it does."""
-        self._handles.append(register_optimizer_step_pre_hook(self._before_update))
-        self._handles.append(register_optimizer_step_post_hook(self._after_update))
-
-    def add_optimizer(self, optimizer: Optimizer) -> None:
-        """Charge this optimizer's steps as updates."""
-        if len(self.optimizers) >= MOST_OPTIMIZERS:
-            raise RecordingError(f"at most {MOST_OPTIMIZERS} optimizers can be told apart in one recording")
-        self.optimizers.append(optimizer)
-        self.updates.append(0)
-
-    def _index(self, optimizer: Optimizer) -> int | None:
-        return next((k for k, known in enumerate(self.optimizers) if known is optimizer), None)
-
-    def _before_update(self, optimizer: Optimizer, args: Any, kwargs: Any) -> Any:
-        if _compiling():
-            return None
-        if self._index(optimizer) is None and self.on_unknown_optimizer is not None:
-            self.on_unknown_optimizer(optimizer)
-        index = self._index(optimizer)
-        if index is None:
-            self._passed = optimizer
-            return None
-        self._optimizer_depth += 1
-        if self._optimizer_depth > 1:
-            return None  # a subclass calls its parent's step
-        if self.before_update is not None:
-            self.before_update(optimizer)
-        code = OPTIMIZERS + index
-        self.timeline.follow_up(code)
-        return _with_closure(args, kwargs, self.timeline, code)
-
-    def _after_update(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
-        if _compiling():
-            return
-        if self._index(optimizer) is None and self._passed is not optimizer and self.on_unknown_optimizer:
-            self.on_unknown_optimizer(optimizer)  # its step, with a closure, began before the recording
-            self._optimizer_depth = 1
-        index = self._index(optimizer)
-        if index is None or not self._optimizer_depth:
-            return
-        self._optimizer_depth -= 1
-        if not self._optimizer_depth:
-            self.timeline.mark(HOST)
-            self.updates[index] += 1
-            self.seen.update = True
-            if self.on_update is not None:
-                self.on_update(optimizer)
-
-    def new_updates(self) -> int:
-        """Updates since this was last asked; of several optimizers in turns, those of the busiest."""
-        counted = self._counted + [0] * (len(self.updates) - len(self._counted))
-        self._counted = self.updates.copy()
-        return max((now - then for now, then in zip(self.updates, counted, strict=True)), default=0)
+    def _updated(self) -> None:
+        self.seen.update = True
 
     def update_weights(self, index: int) -> dict[int, float]:
         """Bytes that an optimizer updates, by layer: the share by which its time is split."""
         mine = {
-            id(p) for group in self.optimizers[index].param_groups for p in group["params"] if p.requires_grad
+            id(p)
+            for group in self.updates.optimizers[index].param_groups
+            for p in group["params"]
+            if p.requires_grad
         }
         weights: dict[int, float] = {}
         claimed: set[int] = set()
@@ -451,7 +394,8 @@ class Instruments:
     def next_step(self) -> Seen:
         """Forget the step that ended; returns what was seen in it."""
         seen, self.seen = self.seen, Seen()
-        self.forward_depth = self.backward_depth = self._optimizer_depth = 0
+        self.forward_depth = self.backward_depth = 0
+        self.updates.next_step()
         self.forward_end = (0, -1)
         if seen.backward or not seen.graded:
             self.entries.clear()
@@ -469,27 +413,8 @@ class Instruments:
         for network in self.networks:
             undo_all(network.discovery)
             undo_all(network.undo)
-        for handle in self._handles:
-            handle.remove()
-        self._handles.clear()
+        self.updates.detach()
 
 
 def _has_parameters(module: nn.Module) -> bool:
     return next(module.parameters(), None) is not None
-
-
-def _with_closure(args: Sequence[Any], kwargs: dict[str, Any], timeline: Timeline, code: int) -> Any:
-    """A closure runs a forward and a backward pass inside `step`: its Python is host time, not update."""
-    closure = kwargs.get("closure") or (args[1] if len(args) > 1 and callable(args[1]) else None)
-    if closure is None:
-        return None
-
-    def watched() -> Any:
-        timeline.mark(HOST)
-        result = closure()
-        timeline.give_back(code)
-        return result
-
-    if kwargs.get("closure") is closure:
-        return tuple(args), {**kwargs, "closure": watched}
-    return (args[0], watched, *args[2:]), kwargs

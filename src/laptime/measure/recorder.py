@@ -7,10 +7,8 @@ that the device has finished and hands them to the store.
 
 from __future__ import annotations
 
-import threading
 import time
-from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
@@ -18,42 +16,33 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.optim import Optimizer
 
-from laptime.errors import AlreadyRecording, ForeignOptimizer, RecordingError
+from laptime.errors import AlreadyRecording, RecordingError
 from laptime.measure import patches
-from laptime.measure.books import Books, Closed
+from laptime.measure.arguments import (
+    Networks,
+    Optimizers,
+    batch_size,
+    check_optimizers,
+    device_of,
+    listed,
+    named,
+    refuse_nested,
+)
+from laptime.measure.books import Books
 from laptime.measure.budget import Budget
 from laptime.measure.clocks import Clock, Stamp, clock_for
 from laptime.measure.division import Granularity
 from laptime.measure.environment import environment
-from laptime.measure.graph import sequence_number
 from laptime.measure.instruments import Instruments, Seen
 from laptime.measure.kernels import KernelTracer
+from laptime.measure.settling import FLUSH_S, Settling
 from laptime.measure.summary import Facts, summarize_run
-from laptime.measure.timeline import (
-    CODE,
-    COPY,
-    DATA_WAIT,
-    HOST,
-    LOSS,
-    LOSS_BACKWARD,
-    OPTIMIZERS,
-    RETURN,
-    UNITS,
-    RawStep,
-    Timeline,
-)
+from laptime.measure.timeline import CODE, DATA_WAIT, HOST, RETURN, RawStep, Timeline
+from laptime.measure.watch import Watch
 from laptime.record import Account, Stage
 from laptime.store import Run, RunWriter, load
 
-Networks = nn.Module | Mapping[str, nn.Module]
-Optimizers = Optimizer | Sequence[Optimizer] | None
-
-FLUSH_S = 2.0  # well inside the contract's 5 s, so that a slow disk still keeps it
-SETTLE_S = 0.25
-BATCH = 256  # steps whose books are closed at once
-MOST_PENDING = 4096  # finished steps waiting for their books; beyond this the training thread helps
 LOGGED = ("loss", "top1", "topn")
 
 
@@ -79,16 +68,15 @@ class Recorder:
         if not 0 < budget <= 1:
             raise RecordingError(f"budget={budget} is a share of step time, such as 0.02 for 2 %")
         self.out = Path(out)
-        self._given = _named(networks)
-        self._optimizers = _listed(optimizers)
-        _check_optimizers(self._given, self._optimizers)
+        self._given = named(networks)
+        self._optimizers = listed(optimizers)
+        check_optimizers(self._given, self._optimizers)
         self._granularity = layers
         self._clock = clock
         self._budget = Budget(budget, every_step=every_step)
         self._wanted_kernels = sorted(set(kernels))
         self._config = {"every_step": every_step, "budget": budget, "layers": layers, **(config or {})}
         self._rank, self._attempt, self._flush_s = rank, attempt, flush_s
-        self.before_draw: Callable[[Any], None] | None = None  # set by `laptime run`, whose steps start there
         self.facts = Facts()
         self._active = False
         self._step = self._optimizer_step = 0
@@ -104,11 +92,11 @@ class Recorder:
             )
         if self._status is not None:
             raise RecordingError("this recording has ended; call laptime.record again for a new one")
-        device = _device(self._given.values())
+        device = device_of(self._given.values())
         clock = self._clock or clock_for(device)
         self._clock = clock
         for name in self._given:
-            _refuse_nested(name, self._given)
+            refuse_nested(name, self._given)
         self._writer = RunWriter.create(
             self.out, config=self._config, environment=environment(device), rank=self._rank
         )
@@ -122,32 +110,25 @@ class Recorder:
             self._writer.close("failed", {})
             raise
         for optimizer in self._optimizers:
-            self.instruments.add_optimizer(optimizer)
+            self.instruments.updates.add(optimizer)
         self.instruments.on_network_resolved = self._publish_layers
-        self.instruments.watch_optimizers()
+        self.instruments.updates.watch()
         self._books = Books(clock, self.instruments)
         self._tracer = KernelTracer(self._wanted_kernels, cuda=clock.device.startswith("cuda"))
-        self._unread: deque[RawStep] = deque()  # the device may not have passed their last stamp
-        self._pending: deque[RawStep] = deque()  # their books are to be closed
         self._traced: list[tuple[int, RawStep]] = []
-        self._settling = threading.Lock()
-        self._thread = threading.get_ident()
-        self._patches = patches.install(self)
+        self.watch = Watch(self.timeline, self.instruments)
+        self._patches = patches.install(self.watch)
         self._active = True
         self._epoch = -1
         self._stage: Stage | None = None
-        self._samples: int | None = None
         self._logged: dict[str, Any] = {}
-        self._loss_end = (0, -2)
-        self._in_loss = False
-        self._opened = False
         self._disturbed = False
         self._began_steps = self._last_lap = time.perf_counter()
         self._instrumented = False
         self._budget.mark_s = _mark_cost(clock)
-        self._stop_background = threading.Event()
-        self._background = threading.Thread(target=self._work, name="laptime-writer", daemon=True)
-        self._background.start()
+        self._settling = Settling(
+            clock, self._books, self.facts, self._budget, self._writer, flush_s=self._flush_s
+        )
         return self
 
     def stop(self, status: str = "finished") -> None:
@@ -160,16 +141,10 @@ class Recorder:
         self.instruments.detach()
         self._collect_trace()
         self.timeline.on_mark = None
-        self._stop_background.set()
-        self._background.join()
-        if self._unread:
-            self._clock_in_use.wait(self._unread[-1].stamps[-1])
-        self._read_stamps()
-        self._settle()
+        self._settling.finish()
         self.facts.host_s = self._last_lap - self._began_steps
         self.facts.notes += self._books.problems
         self.facts.dropped_traces = self._tracer.dropped
-        self._writer.flush()
         self._publish_layers()
         self._writer.close(status, summarize_run(self.facts, self._budget, load(self.out)))
 
@@ -190,9 +165,7 @@ class Recorder:
     def run(self) -> Run:
         """The run as it is on disk now; complete once the recording has ended."""
         if self._active:
-            self._read_stamps()
-            self._settle()
-            self._writer.flush()
+            self._settling.flush()
         return load(self.out)
 
     @property
@@ -261,7 +234,7 @@ class Recorder:
                 yield batch
                 continue
             self.timeline.follow_up(HOST)
-            self._stage, self._samples = wanted, batch_size(batch)
+            self._stage, self.watch.samples = wanted, batch_size(batch)
             finished = False
             try:
                 yield batch
@@ -279,7 +252,8 @@ class Recorder:
         self._require_active()
         self._open(HOST)
         self._stage = Stage(stage) if stage is not None else None
-        self._samples = batch_size(batch) if batch is not None else self._samples
+        if batch is not None:
+            self.watch.samples = batch_size(batch)
         if epoch is not None:
             self._epoch = epoch
         yield
@@ -302,23 +276,6 @@ class Recorder:
             version = value._version if isinstance(value, torch.Tensor) else 0
             if self._active:
                 self._logged[name] = (value, version)
-
-    def end_loss(self) -> None:
-        """The loss is complete: what ran since its last operation, and what comes, is host time."""
-        self._relabel_loss_tail()
-        if self.timeline.owner & ~RETURN == LOSS and not self.elsewhere():
-            self.timeline.mark(HOST)
-
-    def aside(self, call: Callable[[], Any]) -> Any:
-        """Run what is host time even between the operations of a loss: logging makes autograd nodes too."""
-        if self.elsewhere() or self._inside() or self.timeline.owner & ~RETURN != LOSS:
-            return call()
-        self.end_loss()
-        try:
-            return call()
-        finally:
-            self._loss_end = (len(self.timeline.owners), sequence_number())
-            self.timeline.give_back(LOSS)
 
     @contextmanager
     def account(self, name: str) -> Iterator[None]:
@@ -346,8 +303,8 @@ class Recorder:
 
     def _open(self, code: int) -> None:
         """Open the first step of the run."""
-        if not self._opened:
-            self._opened = True
+        if not self.watch.open:
+            self.watch.open = True
             self._clock_in_use.follow()
             self._prepare()
             self.timeline.stamps.clear()
@@ -365,15 +322,15 @@ class Recorder:
     ) -> None:
         """Close the running step and open the next, whose time goes to `then` first."""
         self._require_active()
-        if not self._opened:
+        if not self.watch.open:
             self._open(HOST)
             return
-        self._relabel_loss_tail()
+        self.watch.relabel_loss_tail()
         stamps, owners = self.timeline.cut()
         self._last_lap = time.perf_counter()
         seen = self.instruments.next_step()
         self._close(stamps, owners, seen, stage=stage, samples=samples, epoch=epoch)
-        self._loss_end, self._in_loss = (0, -2), False
+        self.watch.next_step()
         self._clock_in_use.follow()
         if self._prepare() or not self._clock_in_use.deferred:
             self.timeline.mark(then)
@@ -386,7 +343,8 @@ class Recorder:
             return  # a trace knows marks by their number
         stamps, owners = self.timeline.cut_at(mark)
         self._close(stamps, owners, self.seen, samples=samples, epoch=epoch)
-        self._loss_end, self.instruments.forward_end = (0, -2), (0, -1)  # they count marks too
+        self.watch.next_step()
+        self.instruments.forward_end = (0, -1)  # it counts marks too
 
     def _close(
         self,
@@ -398,9 +356,9 @@ class Recorder:
         samples: int | None = None,
         epoch: int | None = None,
     ) -> None:
-        decided = Stage(stage) if stage is not None else self._stage or stage_of(seen)
+        decided = Stage(stage) if stage is not None else self._stage or seen.stage
         self.facts.count(seen, decided)
-        self._optimizer_step += self.instruments.new_updates()
+        self._optimizer_step += self.instruments.updates.new()
         raw = RawStep(
             stamps=stamps,
             owners=owners,
@@ -414,40 +372,17 @@ class Recorder:
                 "rank": self._rank,
                 "epoch": max(0, self._epoch) if epoch is None else epoch,
                 "optimizer_step": self._optimizer_step,
-                "samples": samples if samples is not None else self._samples,
+                "samples": samples if samples is not None else self.watch.samples,
             },
         )
-        self._logged, self._samples, self._stage = {}, None, None
+        self._logged, self.watch.samples, self._stage = {}, None, None
         self._disturbed = False
         self._step += 1
-        self._hand_over(raw)
-
-    def _hand_over(self, raw: RawStep) -> None:
-        """Pass a finished step on, and read the stamps of those that the device has finished meanwhile.
-
-        Read here and not in the background: with the driver and Python's lock to share, one event takes the
-        background thread eight times as long, and the training thread waits for it.
-        """
         if self._tracer.tracing:
             self._tracer.on_end()
             self._traced.append((self._tracer.number, raw))
-        elif self._clock_in_use.deferred:
-            self._unread.append(raw)
-            self._read_stamps(most=2)
         else:
-            self._pending.append(raw)
-        if len(self._pending) > MOST_PENDING:
-            self._settle()
-
-    def _read_stamps(self, *, most: int | None = None) -> None:
-        clock = self._clock_in_use
-        while self._unread and most != 0 and clock.ready(self._unread[0].stamps[-1]):
-            raw = self._unread.popleft()
-            raw.read = clock.read(raw.stamps)
-            clock.recycle(raw.stamps[:-1])  # the last stamp is the first of the next step
-            raw.stamps = []
-            self._pending.append(raw)
-            most = None if most is None else most - 1
+            self._settling.take(raw)
 
     def _prepare(self) -> bool:
         """Decide what the coming step carries: bare, layers or kernels. Returns whether that took work."""
@@ -478,120 +413,12 @@ class Recorder:
         self.facts.detach.session(began=first - 1, ended=self._step)  # a warm-up step comes first
         for _, raw in self._traced:
             raw.read = self._clock_in_use.read(raw.stamps)
-            self._pending.append(raw)
+            self._settling.take(raw)
         self._traced = []
         self._disturbed = True  # reading the trace took the coming step's time
 
-    def _relabel_loss_tail(self) -> None:
-        """After the loss, time without a single new autograd node is Python, not loss."""
-        mark, number = self._loss_end
-        if mark and number == sequence_number():
-            self.timeline.relabel_since(mark, LOSS, HOST)
-        self._loss_end = (0, -2)
-
-    # -- what the patches tell us ----------------------------------------------------------------------------
-
-    def elsewhere(self) -> bool:
-        """Whether this is another thread than the recorded one, or no step is open yet."""
-        return threading.get_ident() != self._thread or not self._opened
-
-    def watch_backward(self, call: Callable[[], Any], outputs: Any, *, accumulates: bool) -> Any:
-        """A backward pass, or a gradient taken by hand."""
-        if self.elsewhere() and not (self.instruments.backward_depth and _is_engine_thread()):
-            return call()
-        if not self.instruments.backward_depth:
-            self._relabel_loss_tail()
-        return self.instruments.run_backward(call, outputs, accumulates=accumulates)
-
-    def watch_loss(self, call: Callable[[], Any], *, begins: bool) -> Any:
-        """A loss function. `begins`: it is a criterion module, so its start is the start of the loss."""
-        instruments = self.instruments
-        if self.elsewhere() or self._in_loss or instruments.backward_depth:
-            return call()
-        earlier = self.timeline.owner & ~RETURN
-        inside = instruments.forward_depth > 0
-        mark, number = instruments.forward_end
-        if begins and not inside and earlier == LOSS and number == sequence_number():
-            self.timeline.relabel_since(mark, LOSS, HOST)
-        if self.timeline.owner & ~RETURN != LOSS:
-            self.timeline.mark(LOSS)
-            instruments.entries.enter(LOSS_BACKWARD)
-        self._in_loss = True
-        try:
-            return call()
-        finally:
-            self._in_loss = False
-            self._loss_end = (len(self.timeline.owners), sequence_number())
-            self.timeline.give_back(earlier if inside else LOSS)
-            if inside and earlier >= UNITS:
-                instruments.entries.enter(earlier + 1)  # forward codes are even, their backward codes follow
-
-    def watch_data(self, call: Callable[[], Any], source: Any, *, draws: bool) -> Any:
-        """A loader starts its workers, or is asked for a batch."""
-        if self.elsewhere() or self._inside() or self.timeline.owner & ~RETURN == DATA_WAIT:
-            return call()
-        if draws and self.before_draw is not None:
-            self.before_draw(source)
-        self.timeline.mark(DATA_WAIT)
-        try:
-            result = call()
-        finally:
-            self.timeline.mark(HOST)
-        if draws:
-            self._samples = batch_size(result)
-        return result
-
-    def watch_copy(self, call: Callable[[], Any]) -> Any:
-        """A tensor moves between the phases: the batch goes to the device."""
-        owner = self.timeline.owner & ~RETURN if self._opened else HOST
-        if self.elsewhere() or self._inside() or self._in_loss or owner not in (HOST, LOSS):
-            return call()
-        self.timeline.mark(COPY)
-        try:
-            return call()
-        finally:
-            self.timeline.give_back(owner)
-
-    def _inside(self) -> bool:
-        owner = self.timeline.owner & ~RETURN
-        updating = OPTIMIZERS <= owner < UNITS
-        return bool(self.instruments.forward_depth or self.instruments.backward_depth or updating)
-
-    # -- the background thread -------------------------------------------------------------------------------
-
-    def _work(self) -> None:
-        flushed = time.monotonic()
-        while not self._stop_background.wait(SETTLE_S):
-            self._settle()
-            if time.monotonic() - flushed >= self._flush_s:
-                self._writer.flush()
-                flushed = time.monotonic()
-
-    def _settle(self) -> None:
-        """Close the books of the steps that are known."""
-        with self._settling:
-            while self._pending:
-                raws = [self._pending.popleft() for _ in range(min(len(self._pending), BATCH))]
-                closed = self._books.close(raws)
-                self.facts.take(closed)
-                self._watch_budget(closed)
-                for name in ("steps", "layers", "kernels"):
-                    table = getattr(closed, name)
-                    if table is not None:
-                        self._writer.append(name, table)
-
-    def _watch_budget(self, closed: Closed) -> None:
-        for raw, wall_s in zip(closed.raws, closed.walls.tolist(), strict=True):
-            if raw.fields["stage"] is Stage.TRAIN and raw.fields["step"] > 0 and not raw.perturbed:
-                self._budget.observe(wall_s, marks=len(raw.owners), instrumented=raw.instrumented)
-
     def _publish_layers(self) -> None:
         self._writer.network(self.facts.with_memory(self.instruments.layers()))
-
-
-def _is_engine_thread() -> bool:
-    """Whether this thread belongs to autograd's engine: Python's threading did not start it."""
-    return isinstance(threading.current_thread(), threading._DummyThread)
 
 
 def _mark_cost(clock: Clock) -> float:
@@ -602,72 +429,6 @@ def _mark_cost(clock: Clock) -> float:
         scratch.mark(HOST)
     each = (time.perf_counter() - begin) / 64
     clock.recycle(scratch.stamps)
-    return each + 2e-6  # a module with a hook leaves torch's fast call path: 1.5 to 2 µs, see docs/method.md
-
-
-def _named(networks: Networks | None) -> dict[str, nn.Module]:
-    if networks is None:
-        return {}
-    if isinstance(networks, nn.Module):
-        return {"network": networks}
-    if not isinstance(networks, Mapping) or not networks:
-        raise RecordingError(f"record() takes a module or {{name: module}}, not {type(networks).__name__}")
-    for name, network in networks.items():
-        if not isinstance(network, nn.Module):
-            raise RecordingError(f"network {name!r} is a {type(network).__name__}, not an nn.Module")
-    return dict(networks)
-
-
-def _listed(optimizers: Optimizers) -> list[Optimizer]:
-    if optimizers is None:
-        return []
-    found = [optimizers] if isinstance(optimizers, Optimizer) else list(optimizers)
-    for optimizer in found:
-        if not isinstance(optimizer, Optimizer):
-            raise RecordingError(
-                f"{type(optimizer).__name__} is not a torch optimizer; pass the optimizer you step"
-            )
-    return found
-
-
-def _check_optimizers(networks: Mapping[str, nn.Module], optimizers: Sequence[Optimizer]) -> None:
-    mine = {id(p) for network in networks.values() for p in network.parameters()}
-    for optimizer in optimizers:
-        theirs = {id(p) for group in optimizer.param_groups for p in group["params"]}
-        if networks and not mine & theirs:
-            raise ForeignOptimizer(
-                f"the {type(optimizer).__name__} optimizer updates no parameter of the network; "
-                "build it from the parameters of the network you record"
-            )
-
-
-def _refuse_nested(name: str, networks: Mapping[str, nn.Module]) -> None:
-    for other, network in networks.items():
-        if other != name and any(module is networks[name] for module in network.modules()):
-            raise RecordingError(f"network {name!r} is part of network {other!r}; record {other!r} alone")
-
-
-def _device(networks: Iterable[nn.Module]) -> torch.device:
-    for network in networks:
-        for parameter in network.parameters():
-            if parameter.device.type != "meta":
-                return parameter.device
-    return torch.device("cpu")
-
-
-def stage_of(seen: Seen) -> Stage:
-    """What a step was for, from what it did."""
-    trains = seen.backward or seen.update or (seen.graded and seen.training) or not seen.forward
-    return Stage.TRAIN if trains else Stage.VALIDATION
-
-
-def batch_size(batch: Any) -> int | None:
-    """Samples in a batch: the first dimension of its first tensor, through tuples, lists and dicts."""
-    if isinstance(batch, torch.Tensor):
-        return int(batch.shape[0]) if batch.dim() else None
-    if isinstance(batch, Mapping):
-        batch = list(batch.values())
-    if isinstance(batch, list | tuple):
-        return next((size for size in map(batch_size, batch[:8]) if size is not None), None)
-    data = getattr(batch, "data", None)  # transformers' BatchEncoding keeps its tensors there
-    return batch_size(data) if isinstance(data, Mapping) else None
+    # A module with a hook leaves torch's fast call path: 2 µs. On CUDA a boundary also takes a prehook, reading
+    # the event and a bubble on the device: all in all 18 µs on the host of our H200 (docs/log.md).
+    return each + (15e-6 if clock.deferred else 2e-6)

@@ -18,11 +18,12 @@ from torch import nn
 from torch.optim import Optimizer
 
 from laptime.errors import MissingExtra, RecordingError
-from laptime.measure.callbacks import Drive, Joined, RecordOptions, Trainings, number
+from laptime.measure.arguments import batch_size
 from laptime.measure.division import is_compiled
 from laptime.measure.hooks import after
 from laptime.measure.patches import Patches
-from laptime.measure.recorder import Recorder, batch_size
+from laptime.measure.recorder import Recorder
+from laptime.measure.trainers.callbacks import Drive, Joined, RecordOptions, Trainings, number
 from laptime.record import Stage
 from laptime.store import Run
 

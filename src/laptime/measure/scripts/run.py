@@ -11,7 +11,7 @@ from pathlib import Path
 
 from laptime.errors import AlreadyRecording, LaptimeError, RunExists, ScriptError
 from laptime.measure.division import Granularity
-from laptime.measure.finder import ScriptRecorder
+from laptime.measure.scripts.finder import ScriptRecorder
 
 
 def run_script(

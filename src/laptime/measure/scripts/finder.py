@@ -22,12 +22,12 @@ from torch import nn
 from torch.optim import Optimizer
 
 from laptime.errors import LaptimeError
-from laptime.measure.callers import Caller, caller_of, class_name
-from laptime.measure.cuts import Cuts
 from laptime.measure.division import is_compiled
 from laptime.measure.hooks import undo_all
 from laptime.measure.patches import Patches
 from laptime.measure.recorder import Recorder
+from laptime.measure.scripts.callers import Caller, caller_of, class_name
+from laptime.measure.scripts.cuts import Cuts
 from laptime.measure.timeline import MOST_OPTIMIZERS
 
 SEARCH_UPDATES = 3  # updates, or calls, without a new network, after which the search stops
@@ -126,7 +126,7 @@ class ScriptRecorder:
     def _is_outermost(self, module: nn.Module) -> bool:
         if self.recorder is not None:
             instruments = self.recorder.instruments
-            if instruments.forward_depth or instruments.backward_depth or self.recorder.elsewhere():
+            if instruments.forward_depth or instruments.backward_depth or self.recorder.watch.elsewhere():
                 return False
         # A forked process, such as a loader's worker, is none of ours.
         return next(module.parameters(), None) is not None and os.getpid() == self._process
@@ -159,7 +159,12 @@ class ScriptRecorder:
     def _start_again(self) -> bool:
         """Only part of a network had been called, to see its shapes: forget that, unless it was trained."""
         recorder = self.recorder
-        if recorder is None or any(recorder.instruments.updates) or recorder.seen.backward or self._undo:
+        if (
+            recorder is None
+            or any(recorder.instruments.updates.counts)
+            or recorder.seen.backward
+            or self._undo
+        ):
             return False
         recorder.stop()
         shutil.rmtree(self._out, ignore_errors=True)
@@ -187,8 +192,8 @@ class ScriptRecorder:
             self.failure = error
             raise
         recorder.open()
-        recorder.instruments.on_unknown_optimizer = self._meet_optimizer
-        recorder.instruments.on_update = self._after_update
+        recorder.instruments.updates.on_unknown = self._meet_optimizer
+        recorder.instruments.updates.after = self._after_update
         self._cuts.follow(recorder)
         return recorder
 
@@ -202,13 +207,13 @@ class ScriptRecorder:
     def _meet_optimizer(self, optimizer: Optimizer) -> None:
         assert self.recorder is not None
         instruments = self.recorder.instruments
-        if len(instruments.optimizers) >= MOST_OPTIMIZERS:
+        if len(instruments.updates.optimizers) >= MOST_OPTIMIZERS:
             self.recorder.facts.note(f"only the first {MOST_OPTIMIZERS} optimizers were charged as updates")
             return
         theirs = {id(p) for group in optimizer.param_groups for p in group["params"]}
         known = {id(p) for network in instruments.networks for p in network.root.parameters()}
         if theirs & known or id(optimizer) in self._foreign or self._searching:
-            instruments.add_optimizer(optimizer)
+            instruments.updates.add(optimizer)
         else:
             self._foreign[id(optimizer)] = optimizer
             self._search()  # it trains a network that has not been seen, or an image

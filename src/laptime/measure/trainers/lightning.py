@@ -18,9 +18,10 @@ from typing import TYPE_CHECKING, Any, Unpack
 from torch import nn
 
 from laptime.errors import MissingExtra
-from laptime.measure.callbacks import Drive, Joined, RecordOptions, Trainings, number
+from laptime.measure.arguments import batch_size
 from laptime.measure.patches import Patches
-from laptime.measure.recorder import Recorder, batch_size
+from laptime.measure.recorder import Recorder
+from laptime.measure.trainers.callbacks import Drive, Joined, RecordOptions, Trainings, number
 from laptime.record import Stage
 from laptime.store import Run
 
@@ -85,7 +86,7 @@ class LightningCallback(Callback):
         def ending(*args: Any, **kwargs: Any) -> Any:
             result = training_step(*args, **kwargs)
             if self._trainings.active is not None:
-                self._trainings.active.end_loss()
+                self._trainings.active.watch.end_loss()
             return result
 
         return ending
@@ -95,7 +96,7 @@ class LightningCallback(Callback):
         def logging(*args: Any, **kwargs: Any) -> Any:
             if self._trainings.active is None:
                 return log(*args, **kwargs)
-            return self._trainings.active.aside(lambda: log(*args, **kwargs))
+            return self._trainings.active.watch.aside(lambda: log(*args, **kwargs))
 
         return logging
 

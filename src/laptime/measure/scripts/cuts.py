@@ -15,9 +15,10 @@ from torch.optim import Optimizer
 from torch.utils.data import DataLoader
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 
+from laptime.measure.arguments import batch_size
 from laptime.measure.instruments import Network
 from laptime.measure.patches import Patches
-from laptime.measure.recorder import Recorder, batch_size, stage_of
+from laptime.measure.recorder import Recorder
 from laptime.record import Stage
 
 MOST_AHEAD = 64  # batches that a loop may draw before it uses them
@@ -48,9 +49,9 @@ class Cuts:
     def follow(self, recorder: Recorder) -> None:
         """Cut the steps of this recording."""
         self.recorder = recorder
-        recorder.before_draw = self.before_draw
+        recorder.watch.before_draw = self.before_draw
         recorder.instruments.on_forward = self.before_forward
-        recorder.instruments.before_update = self.before_update
+        recorder.instruments.updates.before = self.before_update
 
     def end(self, *, finished: bool) -> None:
         """The script is over: a step that did its work counts."""
@@ -75,7 +76,7 @@ class Cuts:
     def _counting_draws(self, original: Any) -> Any:
         def draw(iterator: Any) -> Any:
             batch = original(iterator)
-            if self.recorder is not None and self.recorder.elsewhere():
+            if self.recorder is not None and self.recorder.watch.elsewhere():
                 return batch
             if hasattr(iterator, "_laptime_sizes"):
                 iterator._laptime_sizes.append(batch_size(batch))
@@ -101,7 +102,7 @@ class Cuts:
     def before_forward(self, network: Network) -> None:
         """Without a loader every call for evaluation is a step, apart from the training before and after."""
         assert self.recorder is not None
-        if self.driven or self.recorder.elsewhere():
+        if self.driven or self.recorder.watch.elsewhere():
             return
         seen = self.recorder.seen
         evaluates = not network.root.training and not torch.is_grad_enabled()
@@ -133,7 +134,7 @@ class Cuts:
         sizes = getattr(self._source, "_laptime_sizes", None)
         samples = sizes.popleft() if sizes else None  # drawn in this step, or ahead of it
         number = getattr(self._source, "_laptime_pass", None)
-        trains = stage_of(self.recorder.seen) is Stage.TRAIN
+        trains = self.recorder.seen.stage is Stage.TRAIN
         if trains and self._draws and number is not None and number not in self._trained:
             self._trained.add(number)
             self._epoch += 1

@@ -15,9 +15,9 @@ from torch import nn
 
 # Trainers that cut their own steps, by the module that defines them. Looked up, never imported.
 TRAINERS = {
-    "transformers.trainer": "laptime.measure.transformers",
-    "lightning.pytorch.trainer.trainer": "laptime.measure.lightning",
-    "pytorch_lightning.trainer.trainer": "laptime.measure.lightning",
+    "transformers.trainer": "laptime.measure.trainers.transformers",
+    "lightning.pytorch.trainer.trainer": "laptime.measure.trainers.lightning",
+    "pytorch_lightning.trainer.trainer": "laptime.measure.trainers.lightning",
 }
 
 

@@ -1,0 +1,82 @@
+"""What `record` is given: checked before anything is touched, and read for what it holds."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import nn
+from torch.optim import Optimizer
+
+from laptime.errors import ForeignOptimizer, RecordingError
+
+Networks = nn.Module | Mapping[str, nn.Module]
+Optimizers = Optimizer | Sequence[Optimizer] | None
+
+
+def named(networks: Networks | None) -> dict[str, nn.Module]:
+    """Networks by name; a single one is called "network"."""
+    if networks is None:
+        return {}
+    if isinstance(networks, nn.Module):
+        return {"network": networks}
+    if not isinstance(networks, Mapping) or not networks:
+        raise RecordingError(f"record() takes a module or {{name: module}}, not {type(networks).__name__}")
+    for name, network in networks.items():
+        if not isinstance(network, nn.Module):
+            raise RecordingError(f"network {name!r} is a {type(network).__name__}, not an nn.Module")
+    return dict(networks)
+
+
+def listed(optimizers: Optimizers) -> list[Optimizer]:
+    """The optimizers, however many."""
+    if optimizers is None:
+        return []
+    found = [optimizers] if isinstance(optimizers, Optimizer) else list(optimizers)
+    for optimizer in found:
+        if not isinstance(optimizer, Optimizer):
+            raise RecordingError(
+                f"{type(optimizer).__name__} is not a torch optimizer; pass the optimizer you step"
+            )
+    return found
+
+
+def check_optimizers(networks: Mapping[str, nn.Module], optimizers: Sequence[Optimizer]) -> None:
+    """Refuse an optimizer that updates none of the networks."""
+    mine = {id(p) for network in networks.values() for p in network.parameters()}
+    for optimizer in optimizers:
+        theirs = {id(p) for group in optimizer.param_groups for p in group["params"]}
+        if networks and not mine & theirs:
+            raise ForeignOptimizer(
+                f"the {type(optimizer).__name__} optimizer updates no parameter of the network; "
+                "build it from the parameters of the network you record"
+            )
+
+
+def refuse_nested(name: str, networks: Mapping[str, nn.Module]) -> None:
+    """Refuse a network that is part of another."""
+    for other, network in networks.items():
+        if other != name and any(module is networks[name] for module in network.modules()):
+            raise RecordingError(f"network {name!r} is part of network {other!r}; record {other!r} alone")
+
+
+def device_of(networks: Iterable[nn.Module]) -> torch.device:
+    """Where the networks compute: the device of their first parameter."""
+    for network in networks:
+        for parameter in network.parameters():
+            if parameter.device.type != "meta":
+                return parameter.device
+    return torch.device("cpu")
+
+
+def batch_size(batch: Any) -> int | None:
+    """Samples in a batch: the first dimension of its first tensor, through tuples, lists and dicts."""
+    if isinstance(batch, torch.Tensor):
+        return int(batch.shape[0]) if batch.dim() else None
+    if isinstance(batch, Mapping):
+        batch = list(batch.values())
+    if isinstance(batch, list | tuple):
+        return next((size for size in map(batch_size, batch[:8]) if size is not None), None)
+    data = getattr(batch, "data", None)  # transformers' BatchEncoding keeps its tensors there
+    return batch_size(data) if isinstance(data, Mapping) else None

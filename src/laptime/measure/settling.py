@@ -1,0 +1,117 @@
+"""What becomes of finished steps: their stamps are read, their books closed, their rows written.
+
+The training thread reads stamps, since only it can do so cheaply; a background thread does the rest.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+import warnings
+from collections import deque
+
+from laptime.measure.books import Books, Closed
+from laptime.measure.budget import Budget
+from laptime.measure.clocks import Clock
+from laptime.measure.summary import Facts
+from laptime.measure.timeline import RawStep
+from laptime.record import Stage
+from laptime.store import RunWriter
+
+FLUSH_S = 2.0  # well inside the contract's 5 s, so that a slow disk still keeps it
+SETTLE_S = 0.25
+BATCH = 256  # steps whose books are closed at once
+MOST_PENDING = 4096  # finished steps waiting for their books; beyond this the training thread helps
+
+
+class Settling:
+    """Takes finished steps and sees them onto the disk."""
+
+    def __init__(
+        self, clock: Clock, books: Books, facts: Facts, budget: Budget, writer: RunWriter, *, flush_s: float
+    ) -> None:
+        self._clock = clock
+        self._books = books
+        self._facts = facts
+        self._budget = budget
+        self._writer = writer
+        self._flush_s = flush_s
+        self._unread: deque[RawStep] = deque()  # the device may not have passed their last stamp
+        self._pending: deque[RawStep] = deque()  # their books are to be closed
+        self._lock = threading.Lock()
+        self._failure: str | None = None
+        self._end = threading.Event()
+        self._background = threading.Thread(target=self._work, name="laptime-writer", daemon=True)
+        self._background.start()
+
+    def take(self, raw: RawStep) -> None:
+        """Pass a finished step on, and read the stamps of those that the device has finished meanwhile.
+
+        Read here and not in the background: with the driver and Python's lock to share, one event takes the
+        background thread eight times as long, and the training thread waits for it.
+        """
+        if self._clock.deferred and raw.read is None:
+            self._unread.append(raw)
+            self._read_stamps(most=2)
+        else:
+            self._pending.append(raw)
+        if len(self._pending) > MOST_PENDING:
+            self._settle()
+
+    def flush(self) -> None:
+        """Write what is known now."""
+        self._read_stamps()
+        self._settle()
+        self._writer.flush()
+
+    def finish(self) -> None:
+        """Wait for the device, close all books, write all rows, end the thread."""
+        self._end.set()
+        self._background.join()
+        if self._unread:
+            self._clock.wait(self._unread[-1].stamps[-1])
+        self.flush()
+        if self._failure is not None:
+            self._facts.note(self._failure)
+            warnings.warn(f"laptime: {self._failure}", stacklevel=4)
+
+    def _read_stamps(self, *, most: int | None = None) -> None:
+        while self._unread and most != 0 and self._clock.ready(self._unread[0].stamps[-1]):
+            raw = self._unread.popleft()
+            raw.read = self._clock.read(raw.stamps)
+            self._clock.recycle(raw.stamps[:-1])  # the last stamp is the first of the next step
+            raw.stamps = []
+            self._pending.append(raw)
+            most = None if most is None else most - 1
+
+    def _work(self) -> None:
+        flushed = time.monotonic()
+        while not self._end.wait(SETTLE_S):
+            self._settle()
+            if time.monotonic() - flushed >= self._flush_s:
+                self._writer.flush()
+                flushed = time.monotonic()
+
+    def _settle(self) -> None:
+        """Close the books of the steps that are known. A fault of ours must not end someone's training."""
+        with self._lock:
+            while self._pending:
+                raws = [self._pending.popleft() for _ in range(min(len(self._pending), BATCH))]
+                try:
+                    self._enter(self._books.close(raws))
+                except Exception as error:
+                    first, last = raws[0].fields["step"], raws[-1].fields["step"]
+                    reason = f"{type(error).__name__}: {error}"
+                    self._failure = (
+                        f"steps {first} to {last} could not be recorded ({reason}); please report this"
+                    )
+
+    def _enter(self, closed: Closed) -> None:
+        self._facts.take(closed)
+        for raw, wall_s in zip(closed.raws, closed.walls.tolist(), strict=True):
+            if raw.fields["stage"] is Stage.TRAIN and raw.fields["step"] > 0 and not raw.perturbed:
+                self._budget.observe(wall_s, marks=len(raw.owners), instrumented=raw.instrumented)
+        for name in ("steps", "layers", "kernels"):
+            table = getattr(closed, name)
+            if table is not None:
+                self._writer.append(name, table)

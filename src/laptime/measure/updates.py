@@ -1,0 +1,116 @@
+"""Optimizers: their steps are marked as updates, and counted."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch.optim import Optimizer
+from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
+from torch.utils.hooks import RemovableHandle
+
+from laptime.errors import RecordingError
+from laptime.measure.timeline import HOST, MOST_OPTIMIZERS, OPTIMIZERS, Timeline
+
+_compiling = torch.compiler.is_compiling
+
+
+class Updates:
+    """The optimizers of a recording, by their place in the list."""
+
+    def __init__(self, timeline: Timeline, done: Callable[[], None]) -> None:
+        self.optimizers: list[Optimizer] = []
+        self.counts: list[int] = []
+        self.on_unknown: Callable[[Optimizer], None] | None = None
+        self.before: Callable[[Optimizer], None] | None = None
+        self.after: Callable[[Optimizer], None] | None = None
+        self._timeline = timeline
+        self._done = done
+        self._depth = 0
+        self._passed: Optimizer | None = None  # an unknown optimizer whose step has begun
+        self._counted: list[int] = []
+        self._handles: list[RemovableHandle] = []
+
+    def watch(self) -> None:
+        """Global hooks run before an optimizer's own, so the bracket holds everything it does."""
+        self._handles.append(register_optimizer_step_pre_hook(self._before_update))
+        self._handles.append(register_optimizer_step_post_hook(self._after_update))
+
+    def detach(self) -> None:
+        """Leave no hook behind."""
+        for handle in self._handles:
+            handle.remove()
+        self._handles.clear()
+
+    def add(self, optimizer: Optimizer) -> None:
+        """Charge this optimizer's steps as updates."""
+        if len(self.optimizers) >= MOST_OPTIMIZERS:
+            raise RecordingError(f"at most {MOST_OPTIMIZERS} optimizers can be told apart in one recording")
+        self.optimizers.append(optimizer)
+        self.counts.append(0)
+
+    def next_step(self) -> None:
+        """Forget an update that never ended."""
+        self._depth = 0
+
+    def new(self) -> int:
+        """Updates since this was last asked; of several optimizers in turns, those of the busiest."""
+        counted = self._counted + [0] * (len(self.counts) - len(self._counted))
+        self._counted = self.counts.copy()
+        return max((now - then for now, then in zip(self.counts, counted, strict=True)), default=0)
+
+    def _index(self, optimizer: Optimizer) -> int | None:
+        return next((k for k, known in enumerate(self.optimizers) if known is optimizer), None)
+
+    def _before_update(self, optimizer: Optimizer, args: Any, kwargs: Any) -> Any:
+        if _compiling():
+            return None
+        if self._index(optimizer) is None and self.on_unknown is not None:
+            self.on_unknown(optimizer)
+        index = self._index(optimizer)
+        if index is None:
+            self._passed = optimizer
+            return None
+        self._depth += 1
+        if self._depth > 1:
+            return None  # a subclass calls its parent's step
+        if self.before is not None:
+            self.before(optimizer)
+        code = OPTIMIZERS + index
+        self._timeline.follow_up(code)
+        return _with_closure(args, kwargs, self._timeline, code)
+
+    def _after_update(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
+        if _compiling():
+            return
+        if self._index(optimizer) is None and self._passed is not optimizer and self.on_unknown is not None:
+            self.on_unknown(optimizer)  # its step, with a closure, began before the recording
+            self._depth = 1
+        index = self._index(optimizer)
+        if index is None or not self._depth:
+            return
+        self._depth -= 1
+        if not self._depth:
+            self._timeline.mark(HOST)
+            self.counts[index] += 1
+            self._done()
+            if self.after is not None:
+                self.after(optimizer)
+
+
+def _with_closure(args: Sequence[Any], kwargs: dict[str, Any], timeline: Timeline, code: int) -> Any:
+    """A closure runs a forward and a backward pass inside `step`: its Python is host time, not update."""
+    closure = kwargs.get("closure") or (args[1] if len(args) > 1 and callable(args[1]) else None)
+    if closure is None:
+        return None
+
+    def watched() -> Any:
+        timeline.mark(HOST)
+        result = closure()
+        timeline.give_back(code)
+        return result
+
+    if kwargs.get("closure") is closure:
+        return tuple(args), {**kwargs, "closure": watched}
+    return (args[0], watched, *args[2:]), kwargs
