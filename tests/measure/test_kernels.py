@@ -176,3 +176,12 @@ assert "KINETO_LOG_LEVEL" not in os.environ
     command = [sys.executable, "-c", code, str(tmp_path / "run")]
     found = subprocess.run(command, capture_output=True, text=True, env=plain)
     assert (found.returncode, found.stdout, found.stderr) == (0, "", "")
+
+
+def test_a_script_that_profiles_itself_keeps_its_own_session(tmp_path):
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], acc_events=True) as theirs:
+        run = train(tmp_path, kernels=[3])
+    assert len(run.steps) == 12
+    assert run.kernel_table.num_rows == 0
+    assert any("no kernels were traced" in note for note in run.summary["notes"])
+    assert theirs.events()

@@ -575,3 +575,21 @@ def test_the_budget_marks_most_steps_when_marks_are_cheap():
         instrumented = budget.draw()
         budget.observe(1.001 if instrumented else 1.0, instrumented=instrumented)
     assert budget.share == 0.9
+
+
+def test_a_fault_of_the_recorder_does_not_end_the_training(tmp_path, monkeypatch):
+    from laptime.measure.books import Books
+
+    def broken(books, raws):
+        raise ZeroDivisionError("a bug")
+
+    monkeypatch.setattr(Books, "close", broken)
+    network = Net()
+    optimizer = sgd(network)
+    recording = laptime.record(network, optimizer, out=tmp_path / "run").start()
+    losses = [train_step(network, optimizer, batch) for batch in recording.steps(batches(3))]
+    with pytest.warns(UserWarning, match="could not be recorded"):
+        recording.stop()
+    assert len(losses) == 3
+    assert any("please report" in note for note in recording.run.summary["notes"])
+    assert hooks(network) == 0

@@ -15,7 +15,7 @@ from torch.utils.data.dataloader import _BaseDataLoaderIter
 
 import laptime
 from laptime.errors import RunExists, ScriptError
-from laptime.measure import finder
+from laptime.measure.scripts import finder
 from laptime.measure.scripts.run import run_script
 from tests.measure.test_recorder import torch_is_untouched
 

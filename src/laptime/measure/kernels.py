@@ -73,6 +73,7 @@ class KernelTracer:
         self.tracing = False
         self.number = 0  # of the traced step, under which its marks are found
         self.dropped = 0
+        self.problem: str | None = None
         self._retries = 0
         self._profiler: profile | None = None
 
@@ -87,6 +88,7 @@ class KernelTracer:
         # CUPTI drops records at the start of a session: it starts one step early and lets that one take it.
         if self._profiler is None and (self.tracing or step + 1 in self.wanted):
             self._start()
+        self.tracing = self.tracing and self.running
         self.number += self.tracing
         return self.tracing
 
@@ -96,6 +98,10 @@ class KernelTracer:
 
     def _start(self) -> None:
         activities = [ProfilerActivity.CPU] + ([ProfilerActivity.CUDA] if self.cuda else [])
+        if torch.autograd._profiler_enabled():  # ours would end theirs, without a word
+            self.problem = "no kernels were traced, since the script runs torch.profiler by itself"
+            self.wanted.clear()
+            return
         self._profiler = profile(activities=activities, profile_memory=True, acc_events=True)
         with _quiet():
             self._profiler.start()

@@ -145,6 +145,8 @@ class Recorder:
         self.facts.host_s = self._last_lap - self._began_steps
         self.facts.notes += self._books.problems
         self.facts.dropped_traces = self._tracer.dropped
+        if self._tracer.problem is not None:
+            self.facts.note(self._tracer.problem)
         self._publish_layers()
         self._writer.close(status, summarize_run(self.facts, self._budget, load(self.out)))
 
@@ -429,6 +431,6 @@ def _mark_cost(clock: Clock) -> float:
         scratch.mark(HOST)
     each = (time.perf_counter() - begin) / 64
     clock.recycle(scratch.stamps)
-    # A module with a hook leaves torch's fast call path: 2 µs. On CUDA a boundary also takes a prehook, reading
-    # the event and a bubble on the device: all in all 18 µs on the host of our H200 (docs/log.md).
+    # A module with a hook leaves torch's fast call path: 2 µs. On CUDA a boundary also takes a prehook, the
+    # event's reading and a bubble on the device: 18 µs in all on the host of our H200 (docs/log.md).
     return each + (15e-6 if clock.deferred else 2e-6)

@@ -19,7 +19,8 @@ from laptime.record import Stage
 from laptime.store import RunWriter
 
 FLUSH_S = 2.0  # well inside the contract's 5 s, so that a slow disk still keeps it
-SETTLE_S = 0.25
+LOOK_S = 0.25
+ENOUGH = 64  # steps that are worth closing the books for
 BATCH = 256  # steps whose books are closed at once
 MOST_PENDING = 4096  # finished steps waiting for their books; beyond this the training thread helps
 
@@ -86,9 +87,12 @@ class Settling:
 
     def _work(self) -> None:
         flushed = time.monotonic()
-        while not self._end.wait(SETTLE_S):
-            self._settle()
-            if time.monotonic() - flushed >= self._flush_s:
+        while not self._end.wait(LOOK_S):
+            due = time.monotonic() - flushed >= self._flush_s
+            # Closing the books of one step costs nearly as much as of many, so they wait for company.
+            if due or len(self._pending) >= ENOUGH:
+                self._settle()
+            if due:
                 self._writer.flush()
                 flushed = time.monotonic()
 

@@ -102,7 +102,7 @@ class Timeline:
         """Close the step here and open the next: its first stamp is this one's last."""
         self.stamps.append(self._now())
         stamps, owners = self.stamps.copy(), self.owners.copy()
-        # Cleared in place: the hooks hold no reference to the lists, but the last stamp opens the next step.
+        # Cleared in place, since hooks hold the lists. The last stamp opens the next step.
         del self.stamps[:-1]
         self.owners.clear()
         self.owners.append(INSTRUMENT)  # until the recorder has prepared the next step
