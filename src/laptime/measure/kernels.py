@@ -98,7 +98,7 @@ class KernelTracer:
 
     def _start(self) -> None:
         activities = [ProfilerActivity.CPU] + ([ProfilerActivity.CUDA] if self.cuda else [])
-        if torch.autograd._profiler_enabled():  # ours would end theirs, without a word
+        if torch._C._autograd._profiler_enabled():  # ours would end theirs, without a word
             self.problem = "no kernels were traced, since the script runs torch.profiler by itself"
             self.wanted.clear()
             return
