@@ -95,6 +95,7 @@ class Settling:
             if due:
                 self._writer.flush()
                 flushed = time.monotonic()
+        self._facts.background_s = time.thread_time()
 
     def _settle(self) -> None:
         """Close the books of the steps that are known. A fault of ours must not end someone's training."""

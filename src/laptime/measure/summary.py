@@ -35,6 +35,7 @@ class Facts:
     host_s: float = 0.0
     unexplained_s: float = 0.0
     instrument_s: float = 0.0
+    background_s: float = 0.0  # processor time of the thread that writes
     compute_s: float = 0.0
     named_s: float = 0.0
     traced: list[int] = field(default_factory=list)
@@ -122,6 +123,7 @@ def summarize_run(facts: Facts, budget: Budget, run: Run) -> dict[str, Any]:
         "unexplained_share": facts.unexplained_s / facts.wall_s if facts.wall_s else None,
         "named_share": facts.named_s / facts.compute_s if facts.compute_s else None,
         "instrument_share": facts.instrument_s / facts.wall_s if facts.wall_s else None,
+        "background_share": facts.background_s / facts.wall_s if facts.wall_s else None,
         "overhead": asdict(overhead) if overhead else None,
         "budget": {"budget": budget.budget, "share": budget.share, "every_step": budget.every_step},
         "kernels": _kernels(facts, run),
