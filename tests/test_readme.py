@@ -13,7 +13,9 @@ README = Path(__file__).parents[1] / "README.md"
 
 def test_the_loop_in_the_readme_runs_as_it_is(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
-    (loop,) = [block for block in re.findall(r"```python\n(.*?)```", README.read_text(), re.S) if "record(" in block]
+    (loop,) = [
+        block for block in re.findall(r"```python\n(.*?)```", README.read_text(), re.S) if "record(" in block
+    ]
     model = nn.Sequential(nn.Flatten(), nn.Linear(16, 8), nn.ReLU(), nn.Linear(8, 3))
     names = {
         "model": model,

@@ -185,3 +185,10 @@ def test_a_script_that_profiles_itself_keeps_its_own_session(tmp_path):
     assert run.kernel_table.num_rows == 0
     assert any("no kernels were traced" in note for note in run.summary["notes"])
     assert theirs.events()
+
+
+def test_a_trace_that_cannot_be_written_is_noted_and_the_training_goes_on(tmp_path, monkeypatch):
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "nowhere"))
+    run = train(tmp_path, kernels=[3])
+    assert len(run.steps) == 12
+    assert any("a kernel trace was lost" in note for note in run.summary["notes"])

@@ -593,3 +593,75 @@ def test_a_fault_of_the_recorder_does_not_end_the_training(tmp_path, monkeypatch
     assert len(losses) == 3
     assert any("please report" in note for note in recording.run.summary["notes"])
     assert hooks(network) == 0
+
+
+def test_a_forward_pass_that_raises_and_is_skipped_leaves_the_rest_to_the_host(tmp_path):
+    clock = FakeClock()
+
+    class Fragile(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.first, self.last = nn.Linear(8, 8), nn.Linear(8, 5)
+
+        def forward(self, x):
+            x = self.first(x)
+            if x.shape[0] == 3:
+                raise ValueError("out of memory")
+            return self.last(x)
+
+    network = Fragile()
+    optimizer = sgd(network)
+    sizes = [6, 3, 6, 3, 6]
+    with laptime.record(network, optimizer, out=tmp_path / "run", every_step=True, clock=clock) as recording:
+        for x in recording.steps([torch.randn(size, 8) for size in sizes]):
+            try:
+                train_step(network, optimizer, (x, torch.zeros(len(x), dtype=torch.long)))
+            except ValueError:
+                clock.advance(1.0)
+    assert [step.host_s for step in recording.run.steps] == [0.0, 1.0, 0.0, 1.0, 0.0]
+
+
+def test_the_thread_that_runs_the_loop_is_the_one_recorded(tmp_path):
+    network = Net()
+    optimizer = sgd(network)
+    recording = laptime.record(network, optimizer, out=tmp_path / "run", every_step=True).start()
+
+    def loop():
+        for batch in recording.steps(batches(3)):
+            train_step(network, optimizer, batch)
+
+    thread = threading.Thread(target=loop)
+    thread.start()
+    thread.join()
+    recording.stop()
+    assert all(step.backward_s > 0 and step.loss_s > 0 for step in recording.run.steps)
+
+
+def test_a_run_directory_that_vanishes_does_not_end_the_training(tmp_path):
+    import shutil
+
+    network = Net()
+    optimizer = sgd(network)
+    recording = laptime.record(network, optimizer, out=tmp_path / "run").start()
+    for batch in recording.steps(batches(3)):
+        train_step(network, optimizer, batch)
+    shutil.rmtree(tmp_path / "run")
+    with pytest.warns(UserWarning, match="no summary could be made"):
+        recording.stop()
+    assert hooks(network) == 0
+    assert torch_is_untouched()
+
+
+def test_many_forward_passes_in_one_step_cost_the_same_each(tmp_path):
+    network = Net()
+    with laptime.record(network, out=tmp_path / "run") as recording, recording.step():
+        for _ in range(300):
+            network(torch.randn(4, 8))
+        assert len(recording.instruments.networks[0].division.calls) == 4  # the root and its three modules
+    assert len(recording.run.steps) == 1
+
+
+@pytest.mark.parametrize("kernels", [[-3], "abc", 5])
+def test_steps_to_trace_are_checked(kernels, tmp_path):
+    with pytest.raises(RecordingError, match="kernels="):
+        laptime.record(Net(), out=tmp_path / "run", kernels=kernels)

@@ -293,3 +293,17 @@ def test_a_run_closes_only_as_something_that_is_over(tmp_path):
     writer = start(tmp_path / "run")
     with pytest.raises(ValueError, match="a run closes as finished, failed, interrupted, not 'running'"):
         writer.close("running", {})
+
+
+def test_a_false_start_is_discarded_only_if_nothing_else_is_there(tmp_path):
+    from laptime.store import discard
+
+    for name, keeps in (("clean", False), ("shared", True)):
+        writer = RunWriter.create(tmp_path / name, config={}, environment={})
+        writer.close("finished")
+        if keeps:
+            (tmp_path / name / "my_config.yaml").write_text("precious")
+        assert discard(tmp_path / name) is not keeps
+        assert (tmp_path / name).exists() is keeps
+    assert (tmp_path / "shared" / "my_config.yaml").read_text() == "precious"
+    assert (tmp_path / "shared" / "run.json").exists()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -68,6 +69,19 @@ def device_of(networks: Iterable[nn.Module]) -> torch.device:
             if parameter.device.type != "meta":
                 return parameter.device
     return torch.device("cpu")
+
+
+def step_numbers(kernels: Iterable[int]) -> list[int]:
+    """The steps to trace."""
+    try:
+        found = sorted({operator.index(step) for step in kernels})
+    except TypeError:
+        raise RecordingError(
+            f"kernels={kernels!r} is not a list of step numbers, such as [100, 101]"
+        ) from None
+    if found and found[0] < 0:
+        raise RecordingError(f"kernels={found}: steps are counted from 0")
+    return found
 
 
 def batch_size(batch: Any) -> int | None:

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute  # noqa: F401  otherwise loaded by the first table, 70 ms into the training
+import pyarrow.compute
 import torch
 from numpy.typing import NDArray
 

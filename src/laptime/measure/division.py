@@ -95,7 +95,9 @@ class Division:
     ) -> None:
         self.root = root
         self.units: list[Unit] = []
-        self.calls: list[Unit] = []  # in the order of a discovering forward pass
+        self.calls: list[Unit] = []  # in the order of their first calls
+        self._called: set[int] = set()
+        self._resolved_calls = 0
         by_path: dict[str | None, Unit] = {}
         leaders: dict[str, Unit] = {}
         named = candidates(root, granularity)
@@ -119,8 +121,17 @@ class Division:
             self.units.append(unit)
         self.resolved = False
 
+    def call(self, unit: Unit) -> None:
+        """A unit was called; only its first call counts."""
+        if unit.index not in self._called:
+            self._called.add(unit.index)
+            self.calls.append(unit)
+
     def resolve(self) -> None:
         """Decide the layers from the calls seen so far, and who takes along whom. May be repeated."""
+        if self.resolved and len(self.calls) == self._resolved_calls:
+            return
+        self._resolved_calls = len(self.calls)
         for unit in self.calls:
             unit.called = True
         for unit in self.units:
@@ -268,6 +279,8 @@ def _at_depth(root: nn.Module, depth: int) -> dict[str, str | None]:
 def _as_mapped(root: nn.Module, mapping: Mapping[str, str | Sequence[str]]) -> dict[str, str | None]:
     paths = {path: module for path, module, _ in walk(root)}
     found: dict[str, str | None] = {}
+    if not mapping or not all(mapping.values()):
+        raise UnknownGranularity("layers={…} needs a module path, or a list of them, for every layer name")
     for name, targets in mapping.items():
         for target in [targets] if isinstance(targets, str) else targets:
             if target not in paths:

@@ -69,7 +69,8 @@ def around(module: nn.Module, enter: Callable[[], None], leave: Leaving) -> Call
     if getattr(module, "_compiled_call_impl", None) is not None:
         return _CompiledCall.of(module).add(lambda _: enter(), leave)
     undo_enter = before(module, lambda _: enter())
-    handle = module.register_forward_hook(_After(leave))
+    # Also after an exception, with None: a loop may catch it, skip the batch and go on.
+    handle = module.register_forward_hook(_After(leave), always_call=True)
 
     def undo() -> None:
         undo_enter()
@@ -118,10 +119,13 @@ class _CompiledCall:
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         for enter, _ in tuple(self._pairs):
             enter(args)
-        result = self._compiled(*args, **kwargs)
-        for _, leave in tuple(self._pairs):
-            if leave is not None:
-                leave(result)
+        result = None
+        try:
+            result = self._compiled(*args, **kwargs)
+        finally:
+            for _, leave in tuple(self._pairs):
+                if leave is not None:
+                    leave(result)
         return result
 
 

@@ -192,7 +192,7 @@ class Instruments:
                 self._watch_entry(network, unit)
                 self.root_enter(network, unit)
                 return
-            network.division.calls.append(unit)
+            network.division.call(unit)
             self.timeline.mark(backward if self.backward_depth else forward)
             self.entries.enter(backward)
 
@@ -218,7 +218,7 @@ class Instruments:
         if first and unit.parent is not None:
             self._close_seam()
         if network.discovery:
-            network.division.calls.append(unit)
+            network.division.call(unit)
         elif not self.armed:
             if first:
                 self.timeline.mark(FORWARD)
@@ -255,7 +255,7 @@ class Instruments:
         self.seen.forward = True
         self.seen.graded = self.seen.graded or torch.is_grad_enabled()
         self.seen.training = self.seen.training or network.root.training
-        self.timeline.mark(LOSS)
+        self.timeline.mark(LOSS if output is not None else HOST)  # None: the forward pass has raised
         self.entries.enter(LOSS_BACKWARD, output.grad_fn if isinstance(output, torch.Tensor) else None)
         self.forward_end = (len(self.timeline.owners) - 1, sequence_number())
 
@@ -304,7 +304,7 @@ class Instruments:
             if not unit.is_layer:
                 unit.is_layer = unit.called = True
                 division = self.networks[unit.network].division
-                division.calls.append(unit)
+                division.call(unit)
                 division.resolve()
                 self.version += 1
             entering(args)

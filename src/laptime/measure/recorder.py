@@ -8,6 +8,7 @@ that the device has finished and hands them to the store.
 from __future__ import annotations
 
 import time
+import warnings
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -28,6 +29,7 @@ from laptime.measure.arguments import (
     listed,
     named,
     refuse_nested,
+    step_numbers,
 )
 from laptime.measure.books import Books
 from laptime.measure.budget import Budget
@@ -74,7 +76,7 @@ class Recorder:
         self._granularity = layers
         self._clock = clock
         self._budget = Budget(budget, every_step=every_step)
-        self._wanted_kernels = sorted(set(kernels))
+        self._wanted_kernels = step_numbers(kernels)
         self._config = {"every_step": every_step, "budget": budget, "layers": layers, **(config or {})}
         self._rank, self._attempt, self._flush_s = rank, attempt, flush_s
         self.facts = Facts()
@@ -148,7 +150,14 @@ class Recorder:
         if self._tracer.problem is not None:
             self.facts.note(self._tracer.problem)
         self._publish_layers()
-        self._writer.close(status, summarize_run(self.facts, self._budget, load(self.out)))
+        try:
+            summary = summarize_run(self.facts, self._budget, load(self.out))
+        except (
+            Exception
+        ) as error:  # someone removed the directory, or its disk: the training itself went well
+            summary = {"notes": [f"no summary could be made ({type(error).__name__}: {error})"]}
+            warnings.warn(f"laptime: {summary['notes'][0]}", stacklevel=3)
+        self._writer.close(status, summary)
 
     def __enter__(self) -> Recorder:
         return self.start()
@@ -306,7 +315,7 @@ class Recorder:
     def _open(self, code: int) -> None:
         """Open the first step of the run."""
         if not self.watch.open:
-            self.watch.open = True
+            self.watch.begin()
             self._clock_in_use.follow()
             self._prepare()
             self.timeline.stamps.clear()
@@ -410,7 +419,10 @@ class Recorder:
         """End the profiler session and give each traced step its kernels."""
         if not self._tracer.running:
             return
-        self._tracer.collect(self._traced, self.instruments.is_layer())
+        try:
+            self._tracer.collect(self._traced, self.instruments.is_layer())
+        except Exception as error:  # a full disk under the temporary folder, a trace torch cannot write
+            self.facts.note(f"a kernel trace was lost ({type(error).__name__}: {error})")
         first = min((raw.fields["step"] for _, raw in self._traced), default=self._step)
         self.facts.detach.session(began=first - 1, ended=self._step)  # a warm-up step comes first
         for _, raw in self._traced:

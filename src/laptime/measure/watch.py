@@ -37,6 +37,11 @@ class Watch:
         self._loss_end = NO_LOSS  # (mark, sequence number) where the last loss ended
         self._in_loss = False
 
+    def begin(self) -> None:
+        """The first step opens, on the thread whose loop is recorded."""
+        self.open = True
+        self._thread = threading.get_ident()
+
     def elsewhere(self) -> bool:
         """Whether this is another thread than the recorded one, or no step is open yet."""
         return threading.get_ident() != self._thread or not self.open

@@ -8,7 +8,7 @@ from laptime.store.run import Run, Steps, load
 from laptime.store.schema import SCHEMA_VERSION, TABLES, from_columns
 from laptime.store.tables import write_csv
 from laptime.store.trace import write_trace
-from laptime.store.writer import RunWriter
+from laptime.store.writer import RunWriter, discard
 
 __all__ = [
     "SCHEMA_VERSION",
@@ -21,6 +21,7 @@ __all__ = [
     "Run",
     "RunWriter",
     "Steps",
+    "discard",
     "find_runs",
     "from_columns",
     "live_parts",

@@ -248,3 +248,25 @@ def _refuse_if_taken(directory: Path, rank: int) -> None:
     foreign = sorted(entry.name for entry in directory.iterdir() if entry.name not in TABLES)
     if rank == 0 and foreign:
         raise RunExists(f"{shown} is not empty (it holds {one_line(foreign[0])}); give another directory")
+
+
+def discard(path: Path) -> bool:
+    """Delete a run that was a false start; False, with nothing deleted, if its folder holds anything else."""
+    folders = {"csv", *TABLES}
+    mine = [path / RUN_FILE, path / NETWORK_FILE]
+    for folder in folders:
+        mine += [file for file in (path / folder).glob("*") if file.suffix in (".parquet", ".csv", ".tmp")]
+    found = {
+        file
+        for file in path.rglob("*")
+        if not (file.is_dir() and file.parent == path and file.name in folders)
+    }
+    if not found <= set(mine):
+        return False
+    for file in found:
+        file.unlink(missing_ok=True)
+    for folder in sorted(folders):
+        if (path / folder).is_dir():
+            (path / folder).rmdir()
+    path.rmdir()
+    return True

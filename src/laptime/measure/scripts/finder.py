@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import functools
 import os
-import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from importlib import import_module
@@ -29,9 +28,11 @@ from laptime.measure.recorder import Recorder
 from laptime.measure.scripts.callers import Caller, caller_of, class_name
 from laptime.measure.scripts.cuts import Cuts
 from laptime.measure.timeline import MOST_OPTIMIZERS
+from laptime.store import discard
 
 SEARCH_UPDATES = 3  # updates, or calls, without a new network, after which the search stops
 SEARCH_CALLS = 100
+OURS = {"run.json", "network.json", "csv", "steps", "layers", "kernels"}
 MOST_NETWORKS = 32  # a sweep makes one after the other; beyond this many they are host time
 
 
@@ -166,8 +167,11 @@ class ScriptRecorder:
             or self._undo
         ):
             return False
+        if not set(os.listdir(self._out)) <= OURS:
+            return False  # the script keeps files of its own there
         recorder.stop()
-        shutil.rmtree(self._out, ignore_errors=True)
+        if not discard(self._out):
+            return False
         self.recorder = None
         self._known.clear()
         return True
