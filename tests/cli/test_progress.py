@@ -6,6 +6,7 @@ from laptime.cli.progress import progress, waiting
 
 @pytest.fixture
 def terminal(monkeypatch):
+    monkeypatch.setenv("TERM", "xterm-256color")  # rich draws no bar on a dumb one
     monkeypatch.setattr(module, "_on_terminal", lambda: True)
     monkeypatch.setenv("FORCE_COLOR", "1")  # which makes `rich` draw, too
 
