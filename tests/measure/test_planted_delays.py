@@ -104,6 +104,7 @@ def least(run):
     return {key: min(step.get(key, 0.0) for step in steps) for key in steps[0]}
 
 
+@pytest.mark.timeout(300)
 @pytest.mark.parametrize("name", ["zener4", "attention", "gpt2", "bert", "lstm"])
 def test_a_real_delay_on_the_real_clock_is_found_as_well(name, tmp_path):
     case, delay = BY_NAME[name], 0.25
@@ -113,12 +114,13 @@ def test_a_real_delay_on_the_real_clock_is_found_as_well(name, tmp_path):
         places = {"host" if site == "after_backward" else site}
         places |= {f"{layer}/{site}"} if layer else set()
         places |= {"(loss)/forward"} if site == "loss" else set()
-        for attempt in range(3):  # another process may take the core for milliseconds at a time
+        for attempt in range(8):  # another process may take the core; a wrong charge fails every time
             out = tmp_path / f"{site}-{attempt}"
             slow = planted.train(case, out, site=site, layer=layer, delay=lambda: time.sleep(delay), steps=3)
             try:
                 expect(least(slow), places, delay, base)
                 break
             except AssertionError:
-                if attempt == 2:
+                if attempt == 7:
                     raise
+                base = least(planted.train(case, tmp_path / f"base-{site}-{attempt}", steps=6))
