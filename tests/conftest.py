@@ -1,6 +1,5 @@
 """Shared by all tests: one thread for torch, so that two cores and a loaded machine give steady tests."""
 
-import gc
 import sys
 
 import pytest
@@ -13,7 +12,7 @@ def _one_thread():
 
 
 def pytest_unconfigure():
-    # Torch's compiler caches hold weak references that complain, line after line, when the interpreter ends.
-    if "torch._dynamo" in sys.modules:
-        torch._dynamo.reset()
-        gc.collect()
+    # Torch's compiler caches hold weak references that complain, line after line, when the interpreter ends
+    # and torch's own modules are gone before them. The process ends here; nothing needs freeing.
+    if "torch.multiprocessing.reductions" in sys.modules:
+        torch.multiprocessing.reductions.StorageWeakRef.__del__ = lambda _: None

@@ -16,6 +16,7 @@ import laptime
 from laptime.errors import AlreadyRecording, ForeignOptimizer, RecordingError, RunExists, UnsupportedDevice
 from laptime.measure import patches
 from laptime.measure.clocks import FakeClock, clock_for
+from laptime.measure.hooks import is_watched
 from laptime.record import Stage
 
 
@@ -69,7 +70,7 @@ def rows(run, **wanted):
 
 def hooks(network):
     return sum(
-        len(module._forward_pre_hooks) + len(module._forward_hooks) + len(module._backward_hooks)
+        is_watched(module) + len(module._forward_pre_hooks) + len(module._forward_hooks)
         for module in network.modules()
     )
 

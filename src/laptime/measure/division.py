@@ -16,6 +16,7 @@ from torch import nn
 from torch.nn.modules.loss import _Loss
 
 from laptime.errors import UnknownGranularity
+from laptime.measure.hooks import compiled_call
 from laptime.record import Layer
 
 Granularity = str | int | Mapping[str, str | Sequence[str]]
@@ -48,10 +49,7 @@ class Unit:
 
 def is_compiled(module: nn.Module) -> bool:
     """Whether calling this module enters a region that torch.compile owns: hooks inside it never fire."""
-    return (
-        hasattr(module, "_torchdynamo_orig_callable")
-        or getattr(module, "_compiled_call_impl", None) is not None
-    )
+    return hasattr(module, "_torchdynamo_orig_callable") or compiled_call(module) is not None
 
 
 def walk(module: nn.Module, path: str = "") -> Iterator[tuple[str, nn.Module, str | None]]:

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from torch import nn
 
 from laptime.measure.division import Division, Granularity, Unit
-from laptime.measure.graph import Entries, graph_roots, sequence_number
+from laptime.measure.graph import Boundary, Entries, graph_roots, sequence_number
 from laptime.measure.hooks import Entering, around, before, undo_all
 from laptime.measure.timeline import (
     BACKWARD,
@@ -94,7 +94,7 @@ class Instruments:
         self._layer_undo: list[Callable[[], None]] = []
         self._lost = False  # a layer ran outside every forward pass
         self._published = 0
-        self._node_hooks: dict[int, Callable[[Any], None]] = {}
+        self._boundaries: dict[int, Boundary] = {}
 
     # -- networks ------------------------------------------------------------------------------------------
 
@@ -175,8 +175,7 @@ class Instruments:
                 mark(forward)
             else:
                 return
-            chained = entries.chained and args and isinstance(args[0], torch.Tensor)
-            entries.enter(backward, args[0].grad_fn if chained else None)
+            entries.enter(backward, args[0].grad_fn if args and isinstance(args[0], torch.Tensor) else None)
 
         return entering
 
@@ -336,35 +335,29 @@ class Instruments:
     def _mark_nodes(self, outputs: Any) -> int:
         """Put a prehook on the first node of each layer; returns the owner of the very first."""
         roots = graph_roots(outputs)
-        owner = BACKWARD
-        highest = -1
         discovering = any(network.discovery for network in self.networks)
-        boundaries = None if discovering else self.entries.chain(roots)
+        boundaries = None if discovering else self.entries.known(roots)
         if boundaries is None:
             self.timeline.mark(INSTRUMENT)
             boundaries = self.entries.boundaries(roots, self._is_no_layer if discovering else None)
         for code, node in boundaries:
-            node.register_prehook(self._node_hook(code))
-            number = node._sequence_nr()
-            if number > highest:
-                highest, owner = number, code
-        return owner
+            boundary = self._boundaries.get(code) or self._boundary(code)
+            boundary.put_on(node)
+        return boundaries[0][0] if boundaries else BACKWARD
 
     def _is_no_layer(self, code: int) -> bool:
         return code >= UNITS and not self.units[(code - UNITS) // 2].is_layer
 
-    def _node_hook(self, code: int) -> Callable[[Any], None]:
-        hook = self._node_hooks.get(code)
-        if hook is None:
-            owners, mark = self.timeline.owners, self.timeline.mark
+    def _boundary(self, code: int) -> Boundary:
+        owners, mark = self.timeline.owners, self.timeline.mark
 
-            def hook(_: Any) -> None:
-                # Outside a watched pass (a retained graph, run after the recording) this does nothing.
-                if self.backward_depth and owners[-1] != code:
-                    mark(code)
+        def hook(_: Any) -> None:
+            # Outside a watched pass (a retained graph, run after the recording) this does nothing.
+            if self.backward_depth and owners[-1] != code:
+                mark(code)
 
-            self._node_hooks[code] = hook
-        return hook
+        self._boundaries[code] = Boundary(hook)
+        return self._boundaries[code]
 
     # -- updates -------------------------------------------------------------------------------------------
 
