@@ -3,7 +3,7 @@
 A round holds one block of each variant, and every second round runs in the reverse order, so that a linear
 drift of the machine cancels. A block's figure is its *mean* step time, warm-up left out: the recorder's
 writer thread touches few steps, which a median over steps would hide although the user pays for them. The
-result is the median over rounds of the ratio to the round's own bare block, with that median's bootstrap
+result is the median over rounds of the ratio to the round's own bare blocks, with that median's bootstrap
 interval.
 """
 
@@ -145,8 +145,12 @@ def run_rounds(
 
 
 def by_round(blocks: Iterable[Block], variant: str) -> dict[int, float]:
-    """Mean step time of one variant by round."""
-    return {block.round: block.mean_s for block in blocks if block.variant == variant}
+    """Mean step time of one variant by round, over its blocks if a round has several."""
+    found: dict[int, list[float]] = {}
+    for block in blocks:
+        if block.variant == variant:
+            found.setdefault(block.round, []).append(block.mean_s)
+    return {key: sum(means) / len(means) for key, means in found.items()}
 
 
 def paired_ratio(blocks: Sequence[Block], variant: str, base: str = "bare") -> Ratio:

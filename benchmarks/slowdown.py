@@ -117,7 +117,7 @@ def measure(
     say(f"{one.label}: laptime and bare in turns")
     peer_s = _peer_seconds(step_s, cuda=cuda, rounds=rounds)
     turns = run_rounds(
-        block, [bare, every, budget], rounds=rounds, fewest=FEWEST_ROUNDS, until=until - peer_s
+        block, [bare, every, bare, budget], rounds=rounds, fewest=FEWEST_ROUNDS, until=until - peer_s
     )
     say(f"{one.label}: peers")
     peers = _peer_rounds(work, size, rounds=rounds, until=until)

@@ -91,6 +91,10 @@ def batch_size(batch: Any) -> int | None:
     if isinstance(batch, Mapping):
         batch = list(batch.values())
     if isinstance(batch, list | tuple):
-        return next((size for size in map(batch_size, batch[:8]) if size is not None), None)
+        for item in batch[:8]:
+            size = batch_size(item)
+            if size is not None:
+                return size
+        return None
     data = getattr(batch, "data", None)  # transformers' BatchEncoding keeps its tensors there
     return batch_size(data) if isinstance(data, Mapping) else None

@@ -21,7 +21,7 @@ class Updates:
 
     def __init__(self, timeline: Timeline, done: Callable[[], None]) -> None:
         self.optimizers: list[Optimizer] = []
-        self.counts: list[int] = []
+        self._places: dict[int, int] = {}  # by identity: asked four times a step
         self.on_unknown: Callable[[Optimizer], None] | None = None
         self.before: Callable[[Optimizer], None] | None = None
         self.after: Callable[[Optimizer], None] | None = None
@@ -29,7 +29,8 @@ class Updates:
         self._done = done
         self._depth = 0
         self._passed: Optimizer | None = None  # an unknown optimizer whose step has begun
-        self._counted: list[int] = []
+        self.total = 0
+        self._new: list[int] = []
         self._handles: list[RemovableHandle] = []
 
     def watch(self) -> None:
@@ -47,8 +48,9 @@ class Updates:
         """Charge this optimizer's steps as updates."""
         if len(self.optimizers) >= MOST_OPTIMIZERS:
             raise RecordingError(f"at most {MOST_OPTIMIZERS} optimizers can be told apart in one recording")
+        self._places[id(optimizer)] = len(self.optimizers)
         self.optimizers.append(optimizer)
-        self.counts.append(0)
+        self._new.append(0)
 
     def next_step(self) -> None:
         """Forget an update that never ended."""
@@ -56,12 +58,13 @@ class Updates:
 
     def new(self) -> int:
         """Updates since this was last asked; of several optimizers in turns, those of the busiest."""
-        counted = self._counted + [0] * (len(self.counts) - len(self._counted))
-        self._counted = self.counts.copy()
-        return max((now - then for now, then in zip(self.counts, counted, strict=True)), default=0)
+        most = max(self._new, default=0)
+        if most:
+            self._new = [0] * len(self._new)
+        return most
 
     def _index(self, optimizer: Optimizer) -> int | None:
-        return next((k for k, known in enumerate(self.optimizers) if known is optimizer), None)
+        return self._places.get(id(optimizer))
 
     def _before_update(self, optimizer: Optimizer, args: Any, kwargs: Any) -> Any:
         if _compiling():
@@ -93,7 +96,8 @@ class Updates:
         self._depth -= 1
         if not self._depth:
             self._timeline.mark(HOST)
-            self.counts[index] += 1
+            self._new[index] += 1
+            self.total += 1
             self._done()
             if self.after is not None:
                 self.after(optimizer)

@@ -162,7 +162,7 @@ class ScriptRecorder:
         recorder = self.recorder
         if (
             recorder is None
-            or any(recorder.instruments.updates.counts)
+            or recorder.instruments.updates.total
             or recorder.seen.backward
             or self._undo
         ):
