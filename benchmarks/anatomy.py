@@ -11,6 +11,7 @@ import argparse
 import random
 import tempfile
 import time
+from collections.abc import Sequence
 from itertools import repeat
 from pathlib import Path
 from typing import Any
@@ -34,15 +35,19 @@ class Switches:
         self._take = recorder._settling.take
         self._clock: Any = recorder._clock_in_use
         self._fixed = self._now()  # stands for a stamp where none is taken
-        recycle = self._clock.recycle
-        self._clock.recycle = lambda stamps: recycle([one for one in stamps if one is not self._fixed])
+        self._recycle = self._clock.recycle
+        self._clock.recycle = self._without_fixed  # type: ignore[method-assign]
+
+    def _without_fixed(self, stamps: Sequence[Any]) -> None:
+        self._recycle([one for one in stamps if one is not self._fixed])
 
     def set(self, part: str) -> None:
         """Switch on all parts up to this one."""
         place = PARTS.index(part)
         armed, stamped, read, written = place >= 3, place in (2, 4, 5, 6), place >= 5, place >= 6
         self._recorder._budget.draw = lambda: armed  # type: ignore[method-assign]
-        self._recorder.timeline._now = self._now if stamped else lambda: self._fixed
+        timeline: Any = self._recorder.timeline
+        timeline._now = self._now if stamped else lambda: self._fixed
         take = self._take if written else self._read if read else self._drop
         self._recorder._settling.take = take  # type: ignore[method-assign]
 

@@ -1,8 +1,10 @@
 """Section `trace`: laptime's time per layer and phase against an independent kernel trace.
 
-Where the device is busy throughout, the trace is taken on the bare network and its busy time compared. Where
-it waits for the host, torch.profiler stretches the very gaps that are compared, so recording and trace look
-at the same steps, and spans are compared. The same holds on the CPU, where steps vary by more than 3 %.
+Where the device is busy throughout, the trace is taken on the bare network and its busy time compared with
+that of the recorder's kernels tier; beside it, the span between two marks, which is busy time and the little
+that lies between kernels. Where the device waits for the host, torch.profiler stretches the very gaps that
+are compared, so recording and trace look at the same steps, and spans are compared. The same holds on the
+CPU, where steps vary by more than 3 %.
 """
 
 from __future__ import annotations
@@ -12,6 +14,7 @@ from itertools import repeat
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from torch.profiler import ProfilerActivity, profile
 
 import laptime
@@ -40,23 +43,27 @@ def measure(
 ) -> dict[str, Any]:
     """How far laptime and the trace are apart. `runs`: recordings of the same network, if there are any."""
     cuda = work.device.type == "cuda"
-    compared = "busy" if one.bound == "device" else "spans"
-    same_steps = not cuda or one.bound == "launch"
-    if same_steps:
-        run, traced = record_and_trace(work, root / "traced", steps)
-        ours = layer_medians([run], skip=RECORDED_FIRST + TRACED_FIRST)
-    else:
+    if cuda and one.bound == "device":
+        compared = "busy, bare network"
         runs = runs or [record_alone(work, root / "recorded", steps)]
-        ours = layer_medians(runs, skip=RECORDED_FIRST)
+        marks = layer_medians(runs, skip=RECORDED_FIRST)
         traced = trace_bare(work, steps)
-    theirs = {"busy": traced.busy, "spans": traced.spans}
-    result = compare(ours, medians(theirs[compared]))
+        result = compare(busy_medians(record_kernels(work, root / "kernels", steps)), medians(traced.busy))
+    elif one.bound == "device":
+        compared = "operators, same steps"
+        run, traced = record_and_trace(work, root / "traced", steps)
+        marks = layer_medians([run], skip=RECORDED_FIRST + TRACED_FIRST)
+        result = compare(marks, medians(traced.busy))
+    else:
+        compared = "spans, same steps"
+        run, traced = record_and_trace(work, root / "traced", steps)
+        marks = layer_medians([run], skip=RECORDED_FIRST + TRACED_FIRST)
+        result = compare(marks, medians(traced.spans))
     return {
         **result,
-        "compared": f"{compared if cuda or compared == 'spans' else 'operators'}, "
-        f"{'same steps' if same_steps else 'bare network'}",
-        "busy_apart": compare(ours, medians(traced.busy))["apart"],
-        "spans_apart": compare(ours, medians(traced.spans))["apart"],
+        "compared": compared,
+        "busy_apart": compare(marks, medians(traced.busy))["apart"],
+        "spans_apart": compare(marks, medians(traced.spans))["apart"],
         "steps": len(traced.busy),
         "dropped": traced.dropped,
         "unknown_share": traced.unknown_share,
@@ -76,6 +83,16 @@ def layer_medians(runs: Sequence[laptime.Run], *, skip: int) -> dict[Key, float]
                         rows[layer.layer, phase] = times.median
         found.append(rows)
     return medians(found)
+
+
+def busy_medians(run: laptime.Run) -> dict[Key, float]:
+    """The busy seconds of the kernels tier per layer and phase: the median over the traced steps."""
+    found: dict[Key, list[float]] = {}
+    for row in run.layer_table.to_pylist():
+        compute = row["phase"] in ("forward", "backward") and row["layer"] not in (LOSS_UNIT, OTHER_UNIT)
+        if compute and row["busy_s"] is not None:
+            found.setdefault((row["layer"], row["phase"]), []).append(row["busy_s"])
+    return {key: float(np.median(seconds)) for key, seconds in found.items()}
 
 
 def compare(ours: Mapping[Key, float], theirs: Mapping[Key, float]) -> dict[str, Any]:
@@ -135,6 +152,16 @@ def record_alone(work: Workload, out: Path, steps: int) -> laptime.Run:
     """A recording of every step."""
     with laptime.record(work.network, work.optimizer, out=out, every_step=True) as recording:
         for batch in recording.steps(repeat(work.batch, RECORDED_FIRST + steps)):
+            work.step(batch)
+    return recording.run
+
+
+def record_kernels(work: Workload, out: Path, steps: int) -> laptime.Run:
+    """A recording with a kernel trace of its own, in a profiler session of its own."""
+    first = RECORDED_FIRST + 1
+    chosen = range(first, first + steps)
+    with laptime.record(work.network, work.optimizer, out=out, kernels=chosen) as recording:
+        for batch in recording.steps(repeat(work.batch, chosen.stop + 1)):
             work.step(batch)
     return recording.run
 

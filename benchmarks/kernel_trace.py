@@ -10,11 +10,11 @@ from __future__ import annotations
 
 import json
 import tempfile
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from pathlib import Path
 from typing import Any
 
@@ -100,12 +100,16 @@ def attribute(events: Sequence[Event], *, skip: int) -> Traced:
     for piece in pieces:
         steps[owners.step(piece.asked)].append(piece)
     chosen = [index for index in sorted(steps) if skip <= index < owners.steps]
-    complete = [steps[index] for index in chosen if index not in missing]
-    busy = [_busy(one) for one in complete]
+    whole = [index for index in chosen if index not in missing]
+    busy = [_busy(steps[index]) for index in whole]
     total = sum(sum(one.values()) for one in busy)
     unknown = sum(seconds for one in busy for (layer, _), seconds in one.items() if layer == UNKNOWN)
+    passed = _Passed(pieces)
     return Traced(
-        busy, [_spans(one) for one in complete], len(chosen) - len(complete), unknown / (total or 1.0)
+        busy=busy,
+        spans=[_spans(owners.turns(index), passed) for index in whole],
+        dropped=len(chosen) - len(whole),
+        unknown_share=unknown / (total or 1.0),
     )
 
 
@@ -133,6 +137,33 @@ class Owners:
     def step(self, ts: float) -> int:
         """Number of the step in which the host was; -1 before the first."""
         return bisect_right(self._steps, ts) - 1
+
+    def turns(self, step: int) -> list[tuple[float, Key | None]]:
+        """Whose turn it was on the host during a step, and from when on."""
+        begin, end = self._steps[step], self._steps[step + 1]
+        turns: list[tuple[float, Key | None]] = [
+            (ts, (owner, "forward") if owner is not None else None)
+            for ts, owner in zip(self._times, self._owners, strict=True)
+        ]
+        for tid, events in self.tops.items():
+            for event in events:
+                ts, after = event["ts"], event["ts"] + event["dur"]
+                if event["name"].startswith(EVALUATE):
+                    turns.append((ts, (self._backward.get((tid, ts), UNKNOWN), "backward")))
+                    if self._next_node(ts) > self._next_mark(ts):
+                        turns.append((after, None))  # the last node of a backward pass
+                elif tid == self.main and "cross_entropy" in event["name"]:
+                    inside = self.owner(tid, after + 1e-3)  # transformers' loss, inside the network
+                    turns += [(ts, self.owner(tid, ts)), (after, inside)]
+        return sorted((one for one in turns if begin <= one[0] <= end), key=lambda one: one[0])
+
+    def _next_node(self, ts: float) -> float:
+        place = bisect_right(self._evaluated, ts)
+        return self._evaluated[place] if place < len(self._evaluated) else float("inf")
+
+    def _next_mark(self, ts: float) -> float:
+        place = bisect_right(self._times, ts)
+        return self._times[place] if place < len(self._times) else float("inf")
 
     def top(self, tid: Any, ts: float) -> Event | None:
         """The outermost operator that was open on a thread."""
@@ -247,16 +278,26 @@ def _busy(pieces: Iterable[Piece]) -> dict[Key, float]:
     return dict(found)
 
 
-def _spans(pieces: Iterable[Piece]) -> dict[Key, float]:
-    """From the first kernel of a layer to the first of the next; the last layer ends with its last kernel."""
-    ordered = sorted(pieces, key=lambda piece: piece.start)
+class _Passed:
+    """When the device was done with everything that the host had asked for by some moment."""
+
+    def __init__(self, pieces: Iterable[Piece]) -> None:
+        ordered = sorted(pieces, key=lambda piece: piece.asked)
+        self._asked = [piece.asked for piece in ordered]
+        self._done = list(accumulate((piece.start + piece.duration for piece in ordered), max))
+
+    def at(self, ts: float) -> float:
+        """The moment itself if nothing was outstanding then."""
+        before = bisect_left(self._asked, ts)
+        return max(ts, self._done[before - 1]) if before else ts
+
+
+def _spans(turns: Sequence[tuple[float, Key | None]], passed: _Passed) -> dict[Key, float]:
+    """A layer's span begins when the host has entered it and the device has done all that came before."""
     found: dict[Key, float] = defaultdict(float)
-    for piece, after in pairwise([*ordered, None]):
-        if piece is None or piece.key is None:
-            continue
-        goes_on = after is not None and after.key is not None
-        end = after.start if goes_on and after is not None else piece.start + piece.duration
-        found[piece.key] += (end - piece.start) * 1e-6
+    for (begin, key), (end, _) in pairwise(turns):
+        if key is not None:
+            found[key] += (passed.at(end) - passed.at(begin)) * 1e-6
     return dict(found)
 
 

@@ -152,8 +152,8 @@ def trace_table(rows: Sequence[Document]) -> Table:
         "network",
         "compared",
         "apart ≤ 3 %",
-        "busy apart",
-        "spans apart",
+        "marks and busy time",
+        "marks and spans",
         "steps",
         "dropped",
         "unknown",
@@ -166,7 +166,11 @@ def trace_table(rows: Sequence[Document]) -> Table:
         unknown = f"{trace['unknown_share'] * 100:.1f} %"
         counts = [str(trace["steps"]), str(trace["dropped"])]
         body.append([row["label"], trace["compared"], *shares, *counts, unknown])
-    notes = ("Apart: Σ |laptime − trace| / Σ trace over layers, forward and backward.",)
+    notes = (
+        "Apart: Σ |laptime − trace| / Σ trace over layers, forward and backward. Busy: laptime's kernels "
+        "tier; operators and spans: its layer marks, which the next two columns compare with both.",
+        "A span begins when the host has entered the layer and the device has done all that came before.",
+    )
     title = "Time per layer and phase against an independent kernel trace"
     return Table(title=title, header=header, rows=body, notes=notes)
 

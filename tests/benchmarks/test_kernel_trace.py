@@ -64,10 +64,10 @@ def test_operators_go_to_the_layer_that_was_open_and_nodes_to_the_layer_that_mad
     assert traced.unknown_share == 0.0
 
 
-def test_spans_go_on_until_the_next_layer_and_end_with_the_last_node():
+def test_spans_go_from_the_host_entering_a_layer_to_its_entering_the_next():
     spans = {key: seconds * 1e6 for key, seconds in attribute(host_events(MAIN), skip=0).spans[0].items()}
-    assert spans["a", "forward"] == pytest.approx(62 - 12)
-    assert spans["b", "forward"] == pytest.approx(102 - 62)
+    assert spans["a", "forward"] == pytest.approx(60 - 10)
+    assert spans["b", "forward"] == pytest.approx(100 - 60)
     assert spans["b", "backward"] == pytest.approx(180 - 130)
     assert spans["a", "backward"] == pytest.approx(254 - 180)
 
@@ -97,11 +97,23 @@ def test_kernels_go_to_the_operator_that_launched_them_on_its_own_thread():
     )
 
 
-def test_device_spans_run_from_first_kernel_to_first_kernel():
+def test_spans_on_a_device_that_is_behind_begin_when_it_has_done_what_came_before():
     spans = {key: seconds * 1e6 for key, seconds in attribute(device_events(), skip=0).spans[0].items()}
-    assert spans["a", "forward"] == pytest.approx(20)
-    assert spans["b", "forward"] == pytest.approx(10)
-    assert spans["a", "backward"] == pytest.approx(10 + 11)
+    assert spans["b", "forward"] == pytest.approx(1027 - 1016)
+    assert spans["a", "backward"] == pytest.approx(1071 - 1049)
+
+
+def test_spans_on_a_device_that_waits_begin_when_the_host_enters_the_layer():
+    quick = [
+        event("kernel", "k", e["ts"] + 1, 1, 7, **e["args"])
+        for e in device_events()
+        if e["cat"] == "cuda_runtime"
+    ]
+    events = [e for e in device_events() if e["cat"] != "kernel"] + quick
+    spans = {key: seconds * 1e6 for key, seconds in attribute(events, skip=0).spans[0].items()}
+    assert spans["a", "forward"] == pytest.approx(60 - 10)
+    assert spans["b", "backward"] == pytest.approx(180 - 130)
+    assert spans["a", "backward"] == pytest.approx(254 - 180)
 
 
 def test_a_step_of_which_a_kernel_record_was_lost_is_dropped_and_counted():

@@ -6,6 +6,7 @@ everything here works on whole arrays: an object per step or row slowed a launch
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -17,7 +18,7 @@ import torch
 from numpy.typing import NDArray
 
 from laptime.errors import UnbalancedStep
-from laptime.measure.clocks import Clock, since_first
+from laptime.measure.clocks import Clock
 from laptime.measure.instruments import Instruments
 from laptime.measure.kernels import StepTrace
 from laptime.measure.timeline import (
@@ -88,10 +89,8 @@ class Books:
 
     def close(self, raws: Sequence[RawStep]) -> Closed:
         """The rows of a batch of steps whose stamps have been read."""
-        times = [
-            self._clock.seconds(raw.stamps) if raw.read is None else since_first(raw.read) for raw in raws
-        ]
-        tiles = tile(times, [raw.owners for raw in raws], self._instruments.is_layer())
+        spans = [self._clock.read(raw.stamps) if raw.read is None else raw.read for raw in raws]
+        tiles = tile(spans, [raw.owners for raw in raws], self._instruments.is_layer())
         ends = self.elapsed_s + np.cumsum(tiles.walls)
         starts = ends - tiles.walls
         self.elapsed_s = float(ends[-1])
@@ -174,6 +173,10 @@ class Books:
         names = [name for _, owner in known for name in owner.layers]
         ran = (tiles.calls[np.ix_(marked, columns)] > 0) | (tiles.seconds[np.ix_(marked, columns)] > 0)
         which, entry = np.nonzero(ran)
+        began = tiles.starts[marked[which], columns[entry]]
+        began = began + tiles.seconds[marked[which], columns[entry]] * offsets[entry]
+        order = np.lexsort((began, which))  # by step, then by start
+        which, entry, began = which[order], entry[order], began[order]
         step, column = marked[which], columns[entry]
         spans = tiles.seconds[step, column]
         seconds = spans * shares[entry]
@@ -188,18 +191,14 @@ class Books:
                 "layer": _words(names, entry),
                 "phase": _words([owner.phase for _, owner in known for _ in owner.layers], entry),
                 "how": _words([owner.how for _, owner in known for _ in owner.layers], entry),
-                "start_s": starts[step] + tiles.starts[step, column] + spans * offsets[entry],
+                "start_s": starts[step] + began,
                 "seconds": seconds,
                 "calls": np.maximum(1, tiles.calls[step, column]),
                 **_traced(raws, step, tiles.codes[column], spans, shares[entry]),
             },
         )
         unnamed = np.array([name == OTHER_UNIT for name in names])[entry]
-        return (
-            table.sort_by([("step", "ascending"), ("start_s", "ascending")]),
-            float(seconds.sum()),
-            float(seconds[~unnamed].sum()),
-        )
+        return table, float(seconds.sum()), float(seconds[~unnamed].sum())
 
     def _owner(self, code: int) -> Owner | None:
         """Where an owner's seconds go in the layer table; None for accounts that are no layer's."""
@@ -256,6 +255,13 @@ class Books:
         if owner is None:
             return OTHER_UNIT, ACCOUNTS[min(code, HOST)].value
         return (owner.layers[0] if len(owner.layers) == 1 else OTHER_UNIT), owner.phase
+
+
+@functools.cache
+def rehearse() -> None:
+    """Do what the first books would: Arrow loads numpy.ma, and pandas where there is one, with an array."""
+    np.quantile(np.zeros(2), 0.5)
+    pa.array(_words(["word"], np.zeros(1, dtype=np.int64)), from_pandas=True).cast(pa.string())
 
 
 def _words(words: Sequence[str], index: NDArray[np.int64]) -> pa.DictionaryArray:

@@ -1,6 +1,6 @@
 """Clocks: where the timeline of a step is read. One per kind of device; a fake one for exact tests.
 
-A clock stamps (`now`) and later turns stamps into seconds (`seconds`). On the CPU a stamp is a host time.
+A clock stamps (`now`) and later tells the time between stamps (`read`). On the CPU a stamp is a host time.
 On CUDA it is an event on the compute stream, so an interval is exposed time on the device and nothing
 waits for it: the events are read back once the device has passed the last of them.
 """
@@ -12,9 +12,7 @@ import time
 from collections.abc import Sequence
 from typing import Any, Protocol
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 
 from laptime.errors import UnsupportedDevice
 
@@ -39,12 +37,8 @@ class Clock(Protocol):
         """Block until the device has passed this stamp: the one place where laptime synchronises."""
         ...
 
-    def seconds(self, stamps: Sequence[Stamp]) -> NDArray[np.float64]:
-        """Seconds of each stamp since the first."""
-        ...
-
     def read(self, stamps: Sequence[Stamp]) -> list[float]:
-        """Milliseconds between neighbouring stamps, for a clock whose stamps must be read back."""
+        """Milliseconds between neighbouring stamps."""
         ...
 
     def recycle(self, stamps: Sequence[Stamp]) -> None:
@@ -69,10 +63,6 @@ class HostClock:
 
     def wait(self, stamp: Stamp) -> None:
         pass
-
-    def seconds(self, stamps: Sequence[Stamp]) -> NDArray[np.float64]:
-        times = np.array(stamps, dtype=np.int64)
-        return np.asarray((times - times[0]) * 1e-9, dtype=np.float64)
 
     def read(self, stamps: Sequence[Stamp]) -> list[float]:
         return [(b - a) * 1e-6 for a, b in itertools.pairwise(stamps)]
@@ -127,9 +117,6 @@ class CudaClock:
     def wait(self, stamp: Stamp) -> None:
         stamp.synchronize()
 
-    def seconds(self, stamps: Sequence[Stamp]) -> NDArray[np.float64]:
-        return since_first(self.read(stamps))
-
     def read(self, stamps: Sequence[Stamp]) -> list[float]:
         """Milliseconds between neighbours: summed, float32 milliseconds lose less than counted from afar."""
         elapsed = torch._C._CudaEventBase.elapsed_time
@@ -144,11 +131,6 @@ class CudaClock:
         if address != self._address:
             self._address = address
             self._stream = torch.cuda.current_stream(self._index)
-
-
-def since_first(milliseconds: Sequence[float]) -> NDArray[np.float64]:
-    """Seconds since the first stamp, from milliseconds between neighbours."""
-    return np.concatenate(([0.0], np.cumsum(np.array(milliseconds, dtype=np.float64)) * 1e-3))
 
 
 def clock_for(device: torch.device) -> Clock:

@@ -31,7 +31,7 @@ from laptime.measure.arguments import (
     refuse_nested,
     step_numbers,
 )
-from laptime.measure.books import Books
+from laptime.measure.books import Books, rehearse
 from laptime.measure.budget import Budget
 from laptime.measure.clocks import Clock, Stamp, clock_for
 from laptime.measure.division import Granularity
@@ -116,6 +116,7 @@ class Recorder:
         self.instruments.on_network_resolved = self._publish_layers
         self.instruments.updates.watch()
         self._books = Books(clock, self.instruments)
+        rehearse()
         self._tracer = KernelTracer(self._wanted_kernels, cuda=clock.device.startswith("cuda"))
         self._traced: list[tuple[int, RawStep]] = []
         self.watch = Watch(self.timeline, self.instruments)
@@ -443,6 +444,6 @@ def _mark_cost(clock: Clock) -> float:
         scratch.mark(HOST)
     each = (time.perf_counter() - begin) / 64
     clock.recycle(scratch.stamps)
-    # A module with a hook leaves torch's fast call path: 2 µs. On CUDA a boundary also takes a prehook, the
-    # event's reading and a bubble on the device: 18 µs in all on the host of our H200 (docs/log.md).
-    return each + (15e-6 if clock.deferred else 2e-6)
+    # A watched call and a boundary are 1 to 2 µs. On CUDA an event in a step costs more than in this loop, is
+    # read, and leaves a bubble on the device: about 8 µs on the host of our H200 (docs/log.md).
+    return each + (8e-6 if clock.deferred else 2e-6)

@@ -150,18 +150,18 @@ def account_of(codes: NDArray[np.int64]) -> NDArray[np.int64]:
     return np.where(codes < UNITS, table[np.minimum(codes, UNITS - 1)], units)
 
 
-def tile(
-    times: Sequence[NDArray[np.float64]], owners: Sequence[list[int]], is_layer: NDArray[np.bool_]
-) -> Tiles:
+def tile(spans: Sequence[Sequence[float]], owners: Sequence[list[int]], is_layer: NDArray[np.bool_]) -> Tiles:
     """Charge each interval of many steps to its owner, all at once: a background thread must not be busy.
 
-    Units that are no layer pass their time to whoever ran before them.
+    `spans`: milliseconds between the marks of each step. Units that are no layer pass their time to whoever
+    ran before them.
     """
-    count = len(times)
+    count = len(owners)
     owner = np.array([code for step in owners for code in step], dtype=np.int64)
+    span = np.array([one for step in spans for one in step], dtype=np.float64) * 1e-3
     step = np.repeat(np.arange(count), [len(step) for step in owners])
-    spans = np.concatenate([np.diff(stamps) for stamps in times])
-    begins = np.concatenate([stamps[:-1] for stamps in times])
+    walls = np.bincount(step, weights=span, minlength=count).astype(np.float64)
+    begins = np.cumsum(span) - span - (np.cumsum(walls) - walls)[step]
     called = (owner & RETURN) == 0
     owner &= ~RETURN
     _pass_on(owner, called, is_layer)
@@ -171,12 +171,11 @@ def tile(
     keys = step * len(codes) + inverse
     starts = np.zeros(shape)
     starts.ravel()[keys[::-1]] = begins[::-1]  # the first start of each owner is written last
-    accounts = _sums(step * len(ACCOUNTS) + account_of(owner), spans, (count, len(ACCOUNTS)))
     return Tiles(
-        walls=np.array([stamps[-1] - stamps[0] for stamps in times]),
-        accounts=accounts,
+        walls=walls,
+        accounts=_sums(step * len(ACCOUNTS) + account_of(owner), span, (count, len(ACCOUNTS))),
         codes=codes,
-        seconds=_sums(keys, spans, shape),
+        seconds=_sums(keys, span, shape),
         starts=starts,
         calls=np.bincount(keys[called], minlength=shape[0] * shape[1]).reshape(shape),
     )

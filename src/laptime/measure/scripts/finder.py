@@ -160,12 +160,7 @@ class ScriptRecorder:
     def _start_again(self) -> bool:
         """Only part of a network had been called, to see its shapes: forget that, unless it was trained."""
         recorder = self.recorder
-        if (
-            recorder is None
-            or recorder.instruments.updates.total
-            or recorder.seen.backward
-            or self._undo
-        ):
+        if recorder is None or recorder.instruments.updates.total or recorder.seen.backward or self._undo:
             return False
         if not set(os.listdir(self._out)) <= OURS:
             return False  # the script keeps files of its own there
