@@ -171,6 +171,7 @@ def test_autocast_and_a_scaler_on_cuda(tmp_path):
 
 
 @pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf")
+@pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning")  # torch 2.11, of itself
 def test_a_compiled_network_on_cuda_is_one_unit(tmp_path):
     network = Net().cuda()
     compiled = torch.compile(network, backend="aot_eager")
