@@ -16,6 +16,9 @@ LaptimeError
 ├── UnknownNetwork            no network of that name
 ├── BadTarget                 a `module:callable` that cannot be imported or called
 ├── ScriptError               `laptime run` could not start the script
+├── ConfigError               a configuration that cannot be used
+├── DataError                 data that cannot be read, found or synchronised
+├── TrainingError             a training cannot start or go on
 └── MissingExtra              an optional package is not installed
 """
 
@@ -100,3 +103,15 @@ class MissingExtra(LaptimeError):
 
     def __init__(self, package: str, extra: str) -> None:
         super().__init__(f"{package} is not installed; pip install 'laptime[{extra}]' brings it")
+
+
+class ConfigError(LaptimeError):
+    """A configuration, or something that it names, cannot be used."""
+
+
+class DataError(LaptimeError):
+    """Data cannot be found, read or synchronised."""
+
+
+class TrainingError(LaptimeError):
+    """A training cannot start or go on; what was recorded is kept."""

@@ -1,7 +1,9 @@
 """The recorder on other people's loops: what they do, how they end, and what they get wrong."""
 
+import copy
 import gc
 import itertools
+import pickle
 import threading
 
 import pytest
@@ -666,3 +668,20 @@ def test_many_forward_passes_in_one_step_cost_the_same_each(tmp_path):
 def test_steps_to_trace_are_checked(kernels, tmp_path):
     with pytest.raises(RecordingError, match="kernels="):
         laptime.record(Net(), out=tmp_path / "run", kernels=kernels)
+
+
+def test_a_network_that_runs_as_copies_in_threads_is_refused(tmp_path):
+    network = nn.DataParallel(Net())
+    network.device_ids = [0, 1]
+    with pytest.raises(RecordingError, match="DistributedDataParallel"):
+        laptime.record(network, out=tmp_path / "run").start()
+    assert hooks(network) == 0 and torch_is_untouched()
+
+
+def test_copies_and_pickles_made_during_a_recording_carry_nothing_of_it(tmp_path):
+    network = Net()
+    with laptime.record(network, sgd(network), out=tmp_path / "run", every_step=True) as recording:
+        for batch in recording.steps(batches(3)):
+            train_step(network, sgd(network), batch)
+            copies = [copy.deepcopy(network), pickle.loads(pickle.dumps(network))]
+            assert [hooks(one) for one in copies] == [0, 0]

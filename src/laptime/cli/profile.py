@@ -10,12 +10,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from laptime.cli import synthetic, target
+from laptime.cli import synthetic
 from laptime.cli.options import EveryLayer, Granularity, Json, Layers, Out, granularity, wrong
 from laptime.cli.outcome import answer, say
 from laptime.cli.progress import progress, waiting
 from laptime.cli.quiet import quiet_torch
-from laptime.errors import BadTarget, UnsupportedDevice
+from laptime.errors import BadTarget
+from laptime.train import target
 
 if TYPE_CHECKING:
     import torch
@@ -51,6 +52,8 @@ def profile(
     samples, division = _samples(name, inputs), granularity(layers)
     quiet_torch()
     with waiting("building the network"):
+        from laptime.train.place import choose_device
+
         place, why = choose_device(device)
         network = target.network(name).to(place)
         subject = Subject.of(name, network, samples, batch, place, inference)
@@ -77,28 +80,6 @@ def _samples(name: str, inputs: Sequence[str] | None) -> list[synthetic.Sample]:
     from laptime.train.networks import default_input
 
     return [synthetic.Sample(shape=default_input(name))]
-
-
-def choose_device(asked: str | None) -> tuple[torch.device, str]:
-    """The device to use, and why."""
-    import torch
-
-    from laptime.measure.clocks import clock_for
-
-    gpus = torch.cuda.device_count() if torch.cuda.is_available() else 0
-    here = "this machine has cpu" + "".join(f", cuda:{index}" for index in range(gpus))
-    if asked is None:
-        if gpus:
-            return torch.device("cuda:0"), "only GPU visible" if gpus == 1 else f"first of {gpus} GPUs"
-        return torch.device("cpu"), "no CUDA device visible"
-    try:
-        device = torch.device(asked)
-    except RuntimeError:
-        raise UnsupportedDevice(f"{asked!r} is not a device; {here}") from None
-    if device.type == "cuda" and (device.index or 0) >= gpus:
-        raise UnsupportedDevice(f"there is no device {asked!r}; {here}")
-    clock_for(device)  # tells, in one line, which kinds of device cannot be timed
-    return device, "as asked"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -62,6 +62,16 @@ def refuse_nested(name: str, networks: Mapping[str, nn.Module]) -> None:
             raise RecordingError(f"network {name!r} is part of network {other!r}; record {other!r} alone")
 
 
+def refuse_replicas(network: nn.Module) -> None:
+    """Refuse a network that torch copies onto several devices at every call, to run the copies in threads."""
+    for module in network.modules():
+        if isinstance(module, nn.DataParallel) and len(module.device_ids) > 1:
+            raise RecordingError(
+                "nn.DataParallel runs copies of the network in threads, whose layers cannot be told apart; use "
+                "DistributedDataParallel, or device_ids=[0]"
+            )
+
+
 def device_of(networks: Iterable[nn.Module]) -> torch.device:
     """Where the networks compute: the device of their first parameter."""
     for network in networks:

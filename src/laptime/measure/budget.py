@@ -38,10 +38,13 @@ class Overhead:
 class Budget:
     """Draws the steps to instrument and reviews the share against what marks were found to cost."""
 
-    def __init__(self, budget: float, *, every_step: bool = False, seed: int = 0) -> None:
+    def __init__(
+        self, budget: float, *, every_step: bool = False, never: bool = False, seed: int = 0
+    ) -> None:
         self.budget = budget
-        self.every_step = every_step
-        self.share = 1.0 if every_step else FIRST_SHARE
+        self.every_step = every_step and not never
+        self.never = never
+        self.share = 0.0 if never else 1.0 if every_step else FIRST_SHARE
         self.mark_s = 0.0  # host seconds per mark; counts until there is enough to compare
         self._random = random.Random(seed)
         self._walls: dict[bool, deque[float]] = {True: deque(maxlen=WINDOW), False: deque(maxlen=WINDOW)}
@@ -50,14 +53,14 @@ class Budget:
 
     def draw(self) -> bool:
         """Whether the next step carries layer marks."""
-        return self.every_step or self._random.random() < self.share
+        return self.every_step or (not self.never and self._random.random() < self.share)
 
     def observe(self, wall_s: float, *, instrumented: bool, marks: int = 0) -> None:
         """Take in a finished training step."""
         self._walls[instrumented].append(wall_s)
         self._marks[instrumented] = marks
         self._seen += 1
-        if not self.every_step and (self._seen % REVIEW_EVERY == 0 or self._seen <= 2):
+        if not self.every_step and not self.never and (self._seen % REVIEW_EVERY == 0 or self._seen <= 2):
             self._review()
 
     def _review(self) -> None:

@@ -11,6 +11,7 @@ import time
 import warnings
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -29,6 +30,7 @@ from laptime.measure.arguments import (
     listed,
     named,
     refuse_nested,
+    refuse_replicas,
     step_numbers,
 )
 from laptime.measure.books import Books, rehearse
@@ -40,12 +42,27 @@ from laptime.measure.instruments import Instruments, Seen
 from laptime.measure.kernels import KernelTracer
 from laptime.measure.settling import FLUSH_S, Settling
 from laptime.measure.summary import Facts, summarize_run
-from laptime.measure.timeline import CODE, DATA_WAIT, HOST, RETURN, RawStep, Timeline
+from laptime.measure.timeline import CODE, COMMUNICATION, DATA_WAIT, HOST, RETURN, RawStep, Timeline
 from laptime.measure.watch import Watch
 from laptime.record import Account, Stage
 from laptime.store import Run, RunWriter, load
 
 LOGGED = ("loss", "top1", "topn")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Resumed:
+    """A run to go on with: which attempt this is, and the numbers of its first step and last update."""
+
+    attempt: int
+    step: int
+    optimizer_step: int
+    elapsed_s: float = 0.0  # where the timeline goes on
+
+    @property
+    def counts(self) -> tuple[int, int, int]:
+        """Attempt, step, optimizer step."""
+        return self.attempt, self.step, self.optimizer_step
 
 
 class Recorder:
@@ -59,12 +76,12 @@ class Recorder:
         out: str | Path,
         every_step: bool = False,
         budget: float = 0.02,
-        layers: Granularity = "layer",
+        layers: Granularity | None = "layer",
         kernels: Iterable[int] = (),
         clock: Clock | None = None,
         config: Mapping[str, Any] | None = None,
         rank: int = 0,
-        attempt: int = 0,
+        resumed: Resumed | None = None,
         flush_s: float = FLUSH_S,
     ) -> None:
         if not 0 < budget <= 1:
@@ -73,15 +90,16 @@ class Recorder:
         self._given = named(networks)
         self._optimizers = listed(optimizers)
         check_optimizers(self._given, self._optimizers)
-        self._granularity = layers
+        self._granularity: Granularity = layers if layers is not None else "layer"
         self._clock = clock
-        self._budget = Budget(budget, every_step=every_step)
+        self._budget = Budget(budget, every_step=every_step, never=layers is None)
         self._wanted_kernels = step_numbers(kernels)
         self._config = {"every_step": every_step, "budget": budget, "layers": layers, **(config or {})}
-        self._rank, self._attempt, self._flush_s = rank, attempt, flush_s
+        self._rank, self._flush_s = rank, flush_s
+        self._resumed = resumed
         self.facts = Facts()
         self._active = False
-        self._step = self._optimizer_step = 0
+        self._attempt, self._step, self._optimizer_step = resumed.counts if resumed else (0, 0, 0)
         self._status: str | None = None
 
     # -- starting and stopping -----------------------------------------------------------------------------
@@ -99,9 +117,7 @@ class Recorder:
         self._clock = clock
         for name in self._given:
             refuse_nested(name, self._given)
-        self._writer = RunWriter.create(
-            self.out, config=self._config, environment=environment(device), rank=self._rank
-        )
+        self._writer = self._open_writer(environment(device))
         self.timeline = Timeline(clock)
         self.instruments = Instruments(self.timeline, self._granularity)
         try:
@@ -116,6 +132,7 @@ class Recorder:
         self.instruments.on_network_resolved = self._publish_layers
         self.instruments.updates.watch()
         self._books = Books(clock, self.instruments)
+        self._books.elapsed_s = self._resumed.elapsed_s if self._resumed else 0.0
         rehearse()
         self._tracer = KernelTracer(self._wanted_kernels, cuda=clock.device.startswith("cuda"))
         self._traced: list[tuple[int, RawStep]] = []
@@ -133,6 +150,11 @@ class Recorder:
             clock, self._books, self.facts, self._budget, self._writer, flush_s=self._flush_s
         )
         return self
+
+    def _open_writer(self, here: Mapping[str, Any]) -> RunWriter:
+        if self._resumed is not None:
+            return RunWriter.resume(self.out, environment=here, rank=self._rank)
+        return RunWriter.create(self.out, config=self._config, environment=here, rank=self._rank)
 
     def stop(self, status: str = "finished") -> None:
         """Detach, close the books and the run. A step that was not finished is dropped. Idempotent."""
@@ -190,6 +212,7 @@ class Recorder:
 
         A first network that has steps on disk already keeps the names that they have.
         """
+        refuse_replicas(network)
         several = len(self._given) > 1 or bool(self.instruments.networks)
         if several and len(self.instruments.networks) == 1 and self._step == 0:
             self.instruments.rename(f"{self.instruments.networks[0].name}.")
@@ -206,6 +229,11 @@ class Recorder:
     def active(self) -> bool:
         """Whether the recording is running."""
         return self._active
+
+    @property
+    def elapsed_s(self) -> float:
+        """Seconds of the run whose books are closed."""
+        return self._books.elapsed_s
 
     @property
     def step_number(self) -> int:
@@ -306,6 +334,19 @@ class Recorder:
             yield
         finally:
             self.timeline.give_back(earlier)
+
+    def communicating(self) -> None:
+        """From here to the end of the backward pass only other ranks are waited for."""
+        if self._active and self.instruments.backward_depth:
+            self.timeline.mark(COMMUNICATION)
+
+    def note(self, text: str) -> None:
+        """Keep a remark with the run's summary."""
+        self.facts.note(text)
+
+    def update(self, **facts: Mapping[str, Any]) -> None:
+        """Add to the run's `summary`, `config` or `outputs`; the next flush writes it."""
+        self._writer.update(**facts)
 
     def _require_active(self) -> None:
         if not self._active:

@@ -102,6 +102,14 @@ class PartWriter:
         self._parts: list[tuple[Part, int]] = []  # live parts in order, with their rows
         self._next = 0
 
+    def go_on(self) -> None:
+        """Add to the parts that an earlier attempt of this rank has left."""
+        for part in live(self.directory):
+            if part.rank == self.rank:
+                with open_part(part.path) as parquet:
+                    self._parts.append((part, parquet.metadata.num_rows))
+                self._next = part.last + 1
+
     def write(self, table: Any) -> Path:
         """Rows become one part, complete as soon as it can be seen."""
         self.directory.mkdir(exist_ok=True)

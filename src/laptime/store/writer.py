@@ -82,6 +82,27 @@ class RunWriter:
             raise RunError(f"no run can be written to {one_line(directory)}: {first_line(error)}") from error
         return cls(directory, rank, document)
 
+    @classmethod
+    def resume(
+        cls, path: Path | str, *, environment: Mapping[str, Any] | None = None, rank: int = 0
+    ) -> RunWriter:
+        """Go on writing a run that has ended, or whose process is gone: its rows stay, new ones follow."""
+        directory = Path(path)
+        run = Run.load(directory)
+        if rank == 0 and run.status == "running":
+            raise RunError(
+                f"{one_line(directory)} is being written by process {run.heartbeat.get('pid')}; end that first"
+            )
+        document = read_document(directory)
+        document |= {"status": "running", "heartbeat": heartbeat.beat()}
+        document["environment"] = plain(dict(environment)) if environment else document["environment"]
+        writer = cls(directory, rank, document)
+        for parts in writer._parts.values():
+            parts.go_on()
+        if rank == 0:
+            write_json(directory / RUN_FILE, document)
+        return writer
+
     @property
     def id(self) -> str:
         """The run's name: sorts by time, and no two runs share one. Rank 0 chooses it."""

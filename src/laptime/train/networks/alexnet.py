@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from torch import Tensor, nn
 
+from laptime.train.networks.registry import network
 
+
+@network("alexnet", input=(3, 224, 224), classes=1000, parameters=61_100_840)
 class AlexNet(nn.Module):
     """AlexNet in one tower: 61,100,840 parameters at 1000 classes, 96 % of them in the linear layers.
 

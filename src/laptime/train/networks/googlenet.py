@@ -8,6 +8,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from laptime.train.networks.registry import network
+
 
 class GoogLeNetOutput(NamedTuple):
     """Logits of the three heads, deepest first; the paper weighs each auxiliary loss by 0.3."""
@@ -17,6 +19,7 @@ class GoogLeNetOutput(NamedTuple):
     aux1: Tensor
 
 
+@network("googlenet", input=(3, 224, 224), classes=1000, parameters=13_004_888)
 class GoogLeNet(nn.Module):
     """GoogLeNet: 13,004,888 parameters at 1000 classes, 6,624,904 without the auxiliary heads.
 

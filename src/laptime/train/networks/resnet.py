@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from torch import Tensor, nn
 
+from laptime.train.networks.registry import network
+
 
 class BasicBlock(nn.Module):
     """Two 3x3 convolutions and a shortcut: the block of depths 18 and 34."""
@@ -69,6 +71,7 @@ _STAGES: dict[int, tuple[Block, tuple[int, int, int, int]]] = {
 }
 
 
+@network("resnet50", input=(3, 224, 224), classes=1000, parameters=25_557_032, depth=50)
 class ResNet(nn.Module):
     """ResNet of depth 18 to 152: ResNet-50 has 25,557,032 parameters at 1000 classes.
 

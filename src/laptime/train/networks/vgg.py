@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from torch import Tensor, nn
 
+from laptime.train.networks.registry import network
+
 _CHANNELS = (64, 128, 256, 512, 512)
 
 # Convolutions in each of the five stages: configurations A, B, D and E of the paper's table 1.
@@ -15,6 +17,7 @@ _STAGES: dict[int, tuple[int, int, int, int, int]] = {
 }
 
 
+@network("vgg11", input=(3, 224, 224), classes=1000, parameters=132_863_336, depth=11)
 class VGG(nn.Module):
     """VGG of depth 11, 13, 16 or 19: VGG-11 has 132,863,336 parameters at 1000 classes.
 

@@ -7,7 +7,10 @@ from collections.abc import Sequence
 
 from torch import nn
 
+from laptime.train.networks.registry import network
 
+
+@network("zener4", input=(1, 32, 32), classes=5, data="zener", parameters=126_177)
 class ZenerNet(nn.Sequential):
     """The four-layer Zener network: 126,177 parameters for five classes of 1x32x32 cards.
 

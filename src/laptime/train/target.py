@@ -1,4 +1,4 @@
-"""What `laptime profile` is pointed at: a name from the zoo, or `module:callable`."""
+"""What is profiled and trained: a network by its name in the zoo, or `module:callable`."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ if TYPE_CHECKING:
     from torch import nn
 
 
-def network(target: str) -> nn.Module:
+def network(target: str, **options: Any) -> nn.Module:
     """The network that a target names, in training mode.
 
-    The callable returns a module; a module class is called, a module is taken as it is. The current directory
-    can be imported from.
+    The callable is given the options and returns a module; a module class is called, a module is taken as it
+    is. The current directory can be imported from.
     """
     if ":" not in target:
         from laptime.train.networks import build
 
-        return build(target)
+        return build(target, **options)
     from torch import nn
 
     found = _attribute(target)
@@ -31,10 +31,11 @@ def network(target: str) -> nn.Module:
         if not callable(found):
             raise BadTarget(f"{target} is of type {type(found).__name__}; name a module or a callable")
         try:
-            found = found()
+            found = found(**options)
         except Exception as error:
+            takes = f"the options {', '.join(options)}" if options else "no arguments"
             raise BadTarget(
-                f"{target}() raised {describe(error)}; name a callable that takes no arguments"
+                f"{target}() raised {describe(error)}; name a callable that takes {takes}"
             ) from error
     if not isinstance(found, nn.Module):
         raise BadTarget(f"{target}() returned a {type(found).__name__}, not an nn.Module")

@@ -1,0 +1,5 @@
+"""`python -m laptime`: the same as `laptime`."""
+
+from laptime.cli import main
+
+main()

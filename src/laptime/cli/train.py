@@ -1,0 +1,238 @@
+"""`laptime train`: a configuration, trained and recorded; repeated, swept and spread over ranks as asked."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from laptime.cli.options import EveryLayer, Json, Out, wrong
+from laptime.cli.outcome import answer, say
+from laptime.cli.progress import Tell, progress, waiting
+from laptime.cli.quiet import quiet_torch
+from laptime.errors import TrainingError
+
+if TYPE_CHECKING:
+    from laptime.store import Run
+    from laptime.train.config.reading import Resolved
+    from laptime.train.experiment import Trial
+    from laptime.train.loop import Progress, Training
+
+Settings = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="KEY=VALUE", help="Change a value: train.batch=64, or just batch=64."),
+]
+Sweeps = Annotated[
+    list[str] | None,
+    typer.Option("--sweep", metavar="KEY=V1,V2", help="Train once for each value; several make a grid."),
+]
+
+
+def train(
+    config: Annotated[Path, typer.Argument(metavar="CONFIG", help="A TOML, YAML or XML file.")],
+    settings: Settings = None,
+    repeat: Annotated[int, typer.Option("--repeat", min=1, help="Train this often, with other seeds.")] = 1,
+    sweep: Sweeps = None,
+    profile: Annotated[bool, typer.Option("--profile/--no-profile", help="Time every layer.")] = True,
+    resume: Annotated[bool, typer.Option("--resume", help="Go on where it stopped.")] = False,
+    workers: Annotated[int, typer.Option("--workers", min=1, help="Processes that train together.")] = 1,
+    out: Out = None,
+    explain: Annotated[
+        bool, typer.Option("--explain", help="Print every value and why it has it; train nothing.")
+    ] = False,
+    fold: Annotated[int | None, typer.Option("--fold", min=1, hidden=True)] = None,
+    every_layer: EveryLayer = False,
+    as_json: Json = False,
+) -> None:
+    """Train a network as a configuration file says, and record where the time goes."""
+    from laptime.train.config.reading import read_config
+
+    given = [*(settings or []), *([] if profile else ["record.profile=false"])]
+    if resume and out is None:
+        wrong("--resume", "give the run to go on with: --out DIR")
+    with waiting("reading the configuration"):
+        resolved = read_config(config, given)
+    if explain:
+        _explain(resolved, as_json)
+        return
+    folds = resolved.config.validation.folds if fold is None else 0
+    if repeat > 1 or sweep or folds:
+        _experiment(config, given, resolved, repeat, sweep or [], folds, resume, workers, out, as_json)
+    elif workers > 1 and "RANK" not in os.environ:
+        _launch(config, given, resolved, workers, out, resume, fold, every_layer, as_json)
+    else:
+        _train(resolved, out, resume, fold, every_layer, as_json)
+
+
+def _explain(resolved: Resolved, as_json: bool) -> None:
+    from laptime.train.config.explain import explain
+
+    rows = explain(resolved)
+    if as_json:
+        answer({"values": [dict(zip(("key", "value", "why", "meaning"), row, strict=True)) for row in rows]})
+        return
+    from rich.table import Table
+
+    from laptime.report.terminal import console
+
+    table = Table("key", "value", "why", "meaning", box=None, pad_edge=False)
+    for row in rows:
+        table.add_row(*(cell.replace("[", "\\[") for cell in row))
+    console().print(table)
+
+
+# -- one training ------------------------------------------------------------------------------------------------
+
+
+def _train(
+    resolved: Resolved, out: Path | None, resume: bool, fold: int | None, every_layer: bool, as_json: bool
+) -> None:
+    quiet_torch()
+    with waiting("building the network and opening the data"):
+        from laptime.train.session import train as train_here
+    first = int(os.environ.get("RANK", "0")) == 0
+    with _bar() as bar:
+        run = train_here(
+            resolved.config,
+            out=out,
+            resume=resume,
+            fold=fold,
+            watch=bar.watch if first else lambda _: None,
+            say=say if first else lambda _: None,
+            begin=bar.begin if first else lambda _: None,
+        )
+    if first:
+        _show(run, every_layer, as_json)
+
+
+class _bar:
+    """A progress bar whose length is known only once the data is open."""
+
+    def __init__(self) -> None:
+        self._shown: Any = None
+        self._tell: Tell | None = None
+        self._words = ""
+
+    def __enter__(self) -> _bar:
+        return self
+
+    def begin(self, training: Training) -> None:
+        place = training.place
+        say(f"{training.config.name or training.config.network.name}: device {place.device} ({place.why})")
+        self._shown = progress("training", training.steps)
+        self._tell = self._shown.__enter__()
+
+    def watch(self, now: Progress) -> None:
+        if self._tell is None or now.stage != "train":
+            return
+        loss = f", loss {now.loss:.4g}" if now.loss is not None else ""
+        self._words = f"epoch {now.epoch + 1}/{now.epochs}{loss}" if loss or not self._words else self._words
+        self._tell(self._words)
+
+    def __exit__(self, *error: Any) -> None:
+        if self._shown is not None:
+            self._shown.__exit__(*error)
+
+
+def _show(run: Run, every_layer: bool, as_json: bool) -> None:
+    from laptime.report import content
+
+    found = content(run)
+    if as_json:
+        answer(found)
+        return
+    from laptime.report import terminal
+
+    terminal.show(found, terminal.console(), every_layer=every_layer)
+    where = shlex.quote(str(run.path))
+    print(f"\nThe run is in {run.path}\n  laptime show {where}    laptime train … --resume --out {where}")
+
+
+# -- several ranks -----------------------------------------------------------------------------------------------
+
+
+def _arguments(config: Path, settings: list[str], out: Path, *, resume: bool, fold: int | None) -> list[str]:
+    options = [word for setting in settings for word in ("--set", setting)]
+    options += ["--out", str(out), *(["--resume"] if resume else [])]
+    return ["train", str(config), *options, *(["--fold", str(fold)] if fold is not None else [])]
+
+
+def _launch(
+    config: Path,
+    settings: list[str],
+    resolved: Resolved,
+    workers: int,
+    out: Path | None,
+    resume: bool,
+    fold: int | None,
+    every_layer: bool,
+    as_json: bool,
+) -> None:
+    from laptime.measure.places import default_out
+    from laptime.store import load
+    from laptime.train.launch import launch
+
+    place = out or default_out(resolved.config.name or "train")
+    quiet_torch()
+    launch([*_arguments(config, settings, place, resume=resume, fold=fold), "--json"], workers=workers)
+    _show(load(place), every_layer, as_json)
+
+
+# -- experiments -------------------------------------------------------------------------------------------------
+
+
+def _experiment(
+    config: Path,
+    settings: list[str],
+    resolved: Resolved,
+    repeat: int,
+    sweep: list[str],
+    folds: int,
+    resume: bool,
+    workers: int,
+    out: Path | None,
+    as_json: bool,
+) -> None:
+    from laptime.measure.places import default_out
+    from laptime.train.config.reading import read_config
+    from laptime.train.experiment import conduct, python, trials
+
+    place = out or default_out(resolved.config.name or "experiment")
+    chosen = trials(place, repeat=repeat, sweeps=sweep, folds=folds, seed=resolved.config.train.seed)
+    for trial in chosen:
+        read_config(config, [*settings, *trial.settings])  # a wrong value is told before anything is trained
+
+    def command(trial: Trial, goes_on: bool) -> list[str]:
+        words = _arguments(
+            config, [*settings, *trial.settings], trial.out, resume=goes_on, fold=trial.fold
+        )
+        return [*python(), *words, "--workers", str(workers), "--json"]
+
+    def tell(trial: Trial, number: int, count: int) -> None:
+        say(f"{number}/{count}  {trial.name}")
+
+    ended = conduct(chosen, command, resume=resume, tell=tell)
+    _report(place, ended, as_json)
+
+
+def _report(place: Path, ended: list[Any], as_json: bool) -> None:
+    from laptime.report.experiment import results, table
+
+    found = results([(one.trial.name, one.status, one.trial.run()) for one in ended])
+    if as_json:
+        answer({"experiment": str(place), "trials": found})
+    else:
+        from laptime.report.terminal import console
+
+        console(sys.stdout).print(table(found))
+        print(f"\nThe runs are in {place}\n  laptime compare {shlex.quote(str(place))}/*")
+    failed = [one for one in ended if one.status == "failed"]
+    if failed:
+        raise TrainingError(
+            f"{len(failed)} of {len(ended)} trials failed, the first of them {failed[0].trial.name}: "
+            f"{failed[0].reason or 'it said nothing'}; --resume tries them again"
+        )

@@ -1,0 +1,52 @@
+"""The trials of an experiment in one table: how each ended, its step time, and what it learned."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from rich.text import Text
+
+from laptime.report import columns, words
+from laptime.report.content import content
+from laptime.store import Run
+
+
+def results(trials: Sequence[tuple[str, str, Run | None]]) -> list[dict[str, Any]]:
+    """A row per trial, from its name, its status and its run, if it has one."""
+    return [_row(name, status, run) for name, status, run in trials]
+
+
+def _row(name: str, status: str, run: Run | None) -> dict[str, Any]:
+    row: dict[str, Any] = {"trial": name, "status": status, "path": str(run.path) if run else None}
+    found = content(run) if run is not None else {}
+    for stage in ("train", "validation"):
+        part = found.get(stage) or {}
+        row[stage] = {
+            "step_s": (part.get("wall_s") or {}).get("median"),
+            "samples_per_s": part.get("samples_per_s"),
+            **{key: (part.get("results") or {}).get(key) for key in ("loss", "top1", "topn")},
+        }
+    return row
+
+
+def table(rows: Sequence[dict[str, Any]], width: int = 100) -> Text:
+    """The rows for a terminal."""
+
+    def cells(stage: str, key: str, write: Any) -> list[str]:
+        values = [row[stage][key] for row in rows]
+        return [words.UNKNOWN if value is None else write(value) for value in values]
+
+    lines = columns.table(
+        [
+            columns.Column(title="trial", cells=[words.name(row["trial"]) for row in rows], words=True),
+            columns.Column(title="status", cells=[row["status"] for row in rows], words=True),
+            columns.Column(title="step ms", cells=cells("train", "step_s", lambda s: f"{s * 1e3:.2f}")),
+            columns.Column(title="samples/s", cells=cells("train", "samples_per_s", "{:,.0f}".format), needed=2),
+            columns.Column(title="loss", cells=cells("train", "loss", "{:.4g}".format)),
+            columns.Column(title="val. loss", cells=cells("validation", "loss", "{:.4g}".format), needed=1),
+            columns.Column(title="val. top-1", cells=cells("validation", "top1", words.percent), needed=1),
+        ],
+        width,
+    )
+    return Text("\n").join(lines)

@@ -1,0 +1,65 @@
+"""What a training goes on from: everything that the next step depends on, written whole or not at all."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from laptime.errors import TrainingError
+from laptime.store.files import first_line, one_line, replacing
+
+FOLDER = "checkpoint"
+LAST, BEST = "last.pt", "best.pt"
+VERSION = 1
+
+
+def random_states() -> dict[str, Any]:
+    """The states of every generator that a step may draw from, as tensors and plain values."""
+    kind, keys, position, has_gauss, cached = np.random.get_state(legacy=True)  # type: ignore[misc]
+    version, internal, gauss = random.getstate()
+    return {
+        "torch": torch.get_rng_state(),
+        "cuda": torch.cuda.get_rng_state_all() if torch.cuda.is_available() else [],
+        "numpy": [str(kind), torch.from_numpy(np.asarray(keys).astype(np.int64)), position, has_gauss, cached],
+        "python": [version, list(internal), gauss],
+    }
+
+
+def set_random_states(states: dict[str, Any]) -> None:
+    """Put the generators back."""
+    torch.set_rng_state(states["torch"])
+    if states["cuda"] and torch.cuda.is_available():
+        torch.cuda.set_rng_state_all(states["cuda"])
+    kind, keys, position, has_gauss, cached = states["numpy"]
+    np.random.set_state((kind, keys.numpy().astype(np.uint32), position, has_gauss, cached))
+    version, internal, gauss = states["python"]
+    random.setstate((version, tuple(internal), gauss))
+
+
+def save(path: Path, state: dict[str, Any]) -> None:
+    """Write a state under a hidden name, then rename it: a kill leaves the one before."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with replacing(path) as file:
+        torch.save({"version": VERSION, **state}, file)
+
+
+def load(path: Path, *, device: torch.device) -> dict[str, Any]:
+    """A state, read without running anything that a stranger might have put into it."""
+    if not path.exists():
+        raise TrainingError(f"there is no checkpoint {one_line(path)}; start without --resume")
+    try:
+        state: dict[str, Any] = torch.load(path, map_location=device, weights_only=True)
+        version = state["version"]
+    except Exception as error:
+        raise TrainingError(
+            f"the checkpoint {one_line(path)} cannot be read ({first_line(error)}); start without --resume"
+        ) from error
+    if version != VERSION:
+        raise TrainingError(
+            f"the checkpoint {one_line(path)} is of version {version}, this laptime reads {VERSION}; start anew"
+        )
+    return state

@@ -1,0 +1,405 @@
+"""The training loop: steps, validation and checkpoints, every step recorded and none of it slowed down.
+
+Everything that the next step depends on is in `Training.state()`; a training that goes on from it takes the
+same steps as one that was never broken.
+"""
+
+from __future__ import annotations
+
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.amp import GradScaler
+
+from laptime.errors import TrainingError
+from laptime.measure.recorder import Recorder, Resumed
+from laptime.record import Stage
+from laptime.store import Run
+from laptime.store.files import first_line
+from laptime.train import checkpoint
+from laptime.train.build import Ready
+from laptime.train.config import Config
+from laptime.train.place import Place
+from laptime.train.objectives import Batch, Moment, Part, top_n
+from laptime.train.ranks import Exchange, parallel
+
+DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
+LOOK_EVERY = 10  # training steps between two looks at a loss that is on a GPU: a look waits for the device
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Progress:
+    """What a watcher is told after each step."""
+
+    stage: Stage
+    step: int  # training steps so far
+    steps: int  # training steps in all
+    epoch: int
+    epochs: int
+    loss: float | None  # None where knowing it would mean to wait for the device
+
+
+@dataclass(slots=True)
+class Counts:
+    """Where the training is."""
+
+    epoch: int = 0
+    batch: int = 0  # batches of this epoch that are done
+    step: int = 0  # training steps since the start
+    recorded: int = 0  # steps of the run, validation included
+    updates: int = 0
+    elapsed_s: float = 0.0
+    attempt: int = 0
+    best: float = float("inf")
+
+
+class Training:
+    """One training on one rank."""
+
+    def __init__(
+        self,
+        config: Config,
+        ready: Ready,
+        *,
+        out: Path,
+        resume: bool = False,
+        watch: Callable[[Progress], None] = lambda _: None,
+        say: Callable[[str], None] = lambda _: None,
+    ) -> None:
+        self.config, self.out = config, out
+        self._ready, self._watch, self._say = ready, watch, say
+        self._ranks, self._device = ready.place.ranks, ready.place.device
+        self._counts = Counts()
+        self._scaler = GradScaler(self._device.type, enabled=config.train.precision == "fp16")
+        self._stop = False
+        self._exchange = Exchange(self._ranks.ranks)
+        # The network as the recorder and validation see it, and as training calls it.
+        self._network: nn.Module = torch.compile(ready.network) if config.train.compile else ready.network  # type: ignore[assignment]
+        self._called = self._network
+        if self._ranks.several:
+            self._called = parallel(self._network, self._exchange, self._device, groups=len(ready.optimizers))
+        self._random: dict[str, Any] | None = None
+        if resume:
+            self._restore(checkpoint.load(out / checkpoint.FOLDER / checkpoint.LAST, device=self._device))
+
+    @property
+    def place(self) -> Place:
+        """Where it runs."""
+        return self._ready.place
+
+    # -- the whole -------------------------------------------------------------------------------------------
+
+    @property
+    def epoch_steps(self) -> int:
+        """Training steps in an epoch."""
+        return self._ready.batches.order.batches
+
+    @property
+    def steps(self) -> int:
+        """Training steps in all."""
+        whole = self.config.train.epochs * self.epoch_steps
+        return min(whole, self.config.train.steps or whole)
+
+    def run(self) -> Run:
+        """Train to the end, or until something ends it. The run is kept in any case."""
+        recorder = self._recorder()
+        self._exchange.recorder = recorder
+        with self._interruptible(), recorder:
+            try:
+                self._epochs(recorder)
+            except KeyboardInterrupt:
+                raise
+            except torch.OutOfMemoryError as error:
+                raise TrainingError(self._out_of_memory(error)) from error
+            except RuntimeError as error:
+                raise _understood(error, self) or error from error
+            finally:
+                self._finish(recorder)
+        return recorder.run
+
+    def _recorder(self) -> Recorder:
+        asked, counts = self.config.record, self._counts
+        resumed = None
+        if counts.attempt:
+            resumed = Resumed(
+                attempt=counts.attempt,
+                step=counts.recorded,
+                optimizer_step=counts.updates,
+                elapsed_s=counts.elapsed_s,
+            )
+        elif self._ranks.rank and self._ranks.several:
+            self._ranks.wait()  # rank 0 makes the directory
+        layers: Any = int(asked.layers) if asked.layers.isdigit() else asked.layers
+        return Recorder(
+            self._network,
+            list(self._ready.optimizers.values()),
+            out=self.out,
+            every_step=True,
+            layers=layers if asked.profile else None,
+            kernels=asked.kernels,
+            config=self._document(),
+            rank=self._ranks.rank,
+            resumed=resumed,
+        )
+
+    def _document(self) -> dict[str, Any]:
+        return {
+            "command": "train",
+            **self.config.model_dump(mode="json"),
+            "ranks": self._ranks.ranks,
+            "device": f"{self._device} ({self._ready.place.why})",
+            "samples": self._ready.samples,
+            "classes": list(self._ready.data.classes),
+            **{f"data_{key}": value for key, value in self._ready.data.facts.items()},
+        }
+
+    def _epochs(self, recorder: Recorder) -> None:
+        train = self.config.train
+        if not self._counts.attempt and self._ranks.several and not self._ranks.rank:
+            self._ranks.wait()
+        if self._random is not None:
+            checkpoint.set_random_states(self._random)
+        while self._counts.epoch < train.epochs and self._counts.step < self.steps:
+            self._train_epoch(recorder)
+            whole = self._counts.batch >= self.epoch_steps
+            ended = self._counts.epoch + 1 >= train.epochs or self._counts.step >= self.steps
+            loss = self._validate(recorder, final=ended) if whole or ended else None
+            if whole:
+                self._counts.epoch, self._counts.batch = self._counts.epoch + 1, 0
+            due = self.config.checkpoint.every and self._counts.epoch % self.config.checkpoint.every == 0
+            if ended or due:
+                self._save(recorder, loss)
+        if self._ranks.several:
+            found = self._ranks.gather(self._exchange.document())
+            recorder.update(summary={"communication": {str(rank): one for rank, one in enumerate(found)}})
+
+    def _finish(self, recorder: Recorder) -> None:
+        self._ready.batches.close()
+        if self._ready.validation is not None:
+            self._ready.validation.close()
+        for problem in self._ready.data.problems():
+            recorder.note(problem)
+
+    # -- training --------------------------------------------------------------------------------------------
+
+    def _train_epoch(self, recorder: Recorder) -> None:
+        counts = self._counts
+        self._called.train()
+        batches = self._ready.batches.epoch(counts.epoch, first=counts.batch)
+        for batch in recorder.steps(batches, stage=Stage.TRAIN, epoch=counts.epoch):
+            part = self._step(batch)
+            self._log(recorder, part)
+            counts.batch += 1
+            counts.step += 1
+            counts.recorded += 1
+            loss = self._look(part)
+            self._watch(self._progress(Stage.TRAIN, loss))
+            every = self.config.checkpoint.every_steps
+            # Ranks hear of a Ctrl-C at different steps, and a checkpoint is made by all of them together.
+            if (every and counts.step % every == 0) or (self._stop and not self._ranks.several):
+                self._save(recorder, None)
+            if self._stop:
+                raise KeyboardInterrupt
+            if counts.step >= self.steps:
+                break
+
+    def _step(self, batch: Batch) -> Part:
+        """One batch: each loss of the objective, its gradient, and its update if one is due."""
+        train, counts = self.config.train, self._counts
+        moment = Moment(epoch=counts.epoch, epochs=train.epochs, step=counts.step)
+        due = (counts.batch + 1) % train.accumulate == 0 or counts.batch + 1 >= self.epoch_steps
+        parts = self._ready.objective.parts(self._called, self._shaped(batch), moment)
+        told: Part | None = None
+        while True:
+            with self._unsynchronised(due), self._autocast():
+                part = next(parts, None)
+                if part is None:
+                    break
+            with self._unsynchronised(due):
+                loss = part.loss / train.accumulate if train.accumulate > 1 else part.loss
+                self._scaler.scale(loss).backward()
+            if due:
+                self._update(part.group)
+            told = told or part
+        assert told is not None, "an objective yields at least one part"
+        if due:
+            self._scaler.update()
+            counts.updates += 1
+        self._exchange.end_step()
+        return told
+
+    def _update(self, group: str) -> None:
+        optimizer = self._ready.optimizers[group]
+        if self.config.train.clip is not None:
+            self._scaler.unscale_(optimizer)
+            nn.utils.clip_grad_norm_(self._ready.groups[group], self.config.train.clip)
+        self._scaler.step(optimizer)
+        optimizer.zero_grad()
+        self._ready.schedules[group].step()
+
+    def _autocast(self) -> AbstractContextManager[Any]:
+        dtype = DTYPES.get(self.config.train.precision)
+        return torch.autocast(self._device.type, dtype=dtype) if dtype is not None else nullcontext()
+
+    def _unsynchronised(self, due: bool) -> AbstractContextManager[Any]:
+        """While gradients are only summed up, the ranks need not exchange them."""
+        return self._called.no_sync() if self._ranks.several and not due else nullcontext()  # type: ignore[operator]
+
+    def _shaped(self, batch: Batch) -> Batch:
+        if not self.config.train.channels_last:
+            return batch
+        first = batch[0]
+        if isinstance(first, Tensor) and first.dim() == 4:
+            first = first.contiguous(memory_format=torch.channels_last)
+        return (first, *batch[1:])
+
+    def _log(self, recorder: Recorder, part: Part) -> None:
+        values: dict[str, Tensor] = {"loss": part.loss.detach()}
+        if part.scores is not None and part.targets is not None:
+            values["top1"], values["topn"] = top_n(part.scores, part.targets, self.config.validation.topn)
+        recorder.log(**values)
+
+    def _look(self, part: Part) -> float | None:
+        """The loss, where looking costs nothing or is due; a loss that is no number ends the training."""
+        if self._device.type != "cpu" and self._counts.step % LOOK_EVERY:
+            return None
+        loss = float(part.loss.detach())
+        if loss != loss and self.config.train.on_nan == "stop":
+            raise TrainingError(
+                f"the loss is no number at step {self._counts.step - 1}: lower optimizer.lr, set train.clip, or use "
+                "train.on_nan = 'go-on'; the run is kept"
+            )
+        return loss
+
+    def _progress(self, stage: Stage, loss: float | None) -> Progress:
+        counts = self._counts
+        return Progress(
+            stage=stage,
+            step=counts.step,
+            steps=self.steps,
+            epoch=counts.epoch,
+            epochs=self.config.train.epochs,
+            loss=loss,
+        )
+
+    # -- validation ------------------------------------------------------------------------------------------
+
+    def _validate(self, recorder: Recorder, *, final: bool) -> float | None:
+        """The mean loss over the held-out data, if it is time for that; a training without it goes on."""
+        every, batches = self.config.validation.every, self._ready.validation
+        if batches is None or not every or ((self._counts.epoch + 1) % every and not final):
+            return None
+        self._called.eval()
+        judged: list[Tensor] = []
+        sizes: list[int] = []
+        steps = recorder.steps(batches.epoch(0), stage=Stage.VALIDATION, epoch=self._counts.epoch)
+        for batch in steps:
+            with torch.no_grad(), self._autocast():
+                part = self._ready.objective.judge(self._network, self._shaped(batch))
+            self._log(recorder, part)
+            judged.append(part.loss.detach())
+            sizes.append(len(batch[0]))
+            self._counts.recorded += 1
+            self._watch(self._progress(Stage.VALIDATION, None))
+        if not judged:
+            return None
+        weights = torch.tensor(sizes, dtype=torch.float64)
+        losses = torch.stack(judged).double().cpu()
+        (mean,) = self._ranks.mean([float((losses * weights).sum() / weights.sum())])
+        return mean
+
+    # -- checkpoints -----------------------------------------------------------------------------------------
+
+    def state(self) -> dict[str, Any]:
+        """Everything that the next step depends on."""
+        counts = replace(self._counts, attempt=self._counts.attempt + 1)
+        return {
+            "network": self._ready.network.state_dict(),
+            "optimizers": {name: one.state_dict() for name, one in self._ready.optimizers.items()},
+            "schedules": {name: one.state_dict() for name, one in self._ready.schedules.items()},
+            "scaler": self._scaler.state_dict(),
+            "counts": {name: getattr(counts, name) for name in Counts.__slots__},
+            "random": self._ranks.gather(checkpoint.random_states()),
+            "config": self.config.model_dump(mode="json"),
+        }
+
+    def _restore(self, state: dict[str, Any]) -> None:
+        try:
+            self._ready.network.load_state_dict(state["network"])
+            for name, one in self._ready.optimizers.items():
+                one.load_state_dict(state["optimizers"][name])
+            for name, schedule in self._ready.schedules.items():
+                schedule.load_state_dict(state["schedules"][name])
+            self._scaler.load_state_dict(state["scaler"])
+            self._counts = Counts(**state["counts"])
+            states = state["random"]
+            self._random = states[self._ranks.rank] if self._ranks.rank < len(states) else None
+        except (KeyError, ValueError, RuntimeError, TypeError) as error:
+            raise TrainingError(
+                f"the checkpoint does not fit this configuration ({first_line(error)}); "
+                "use the configuration it was made with, or start without --resume"
+            ) from error
+
+    def _save(self, recorder: Recorder, loss: float | None) -> None:
+        """Write the state; a disk that is full is told once, and the training goes on."""
+        self._counts.elapsed_s = recorder.elapsed_s
+        state = self.state()
+        if self._ranks.rank:
+            return
+        folder = self.out / checkpoint.FOLDER
+        try:
+            checkpoint.save(folder / checkpoint.LAST, state)
+            if self.config.checkpoint.best and loss is not None and loss < self._counts.best:
+                self._counts.best = loss
+                checkpoint.save(folder / checkpoint.BEST, state)
+        except OSError as error:
+            recorder.note(f"a checkpoint could not be written: {first_line(error)}")
+            self._say(f"the checkpoint could not be written ({first_line(error)}); training goes on without it")
+            return
+        recorder.update(outputs={"checkpoint": checkpoint.FOLDER})
+
+    # -- endings ---------------------------------------------------------------------------------------------
+
+    @contextmanager
+    def _interruptible(self) -> Iterator[None]:
+        """The first Ctrl-C ends after the running step, with a checkpoint; the second at once."""
+        if threading.current_thread() is not threading.main_thread():
+            yield
+            return
+
+        def stop(number: int, frame: Any) -> None:
+            if self._stop:
+                raise KeyboardInterrupt
+            self._stop = True
+            self._say("stopping after this step; press Ctrl-C again to stop at once")
+
+        earlier = signal.signal(signal.SIGINT, stop)
+        try:
+            yield
+        finally:
+            signal.signal(signal.SIGINT, earlier)
+
+    def _out_of_memory(self, error: BaseException) -> str:
+        train = self.config.train
+        smaller = f"train.batch = {train.batch // 2}" if train.batch > 1 else "a smaller network"
+        more = " or raise train.memory_limit" if train.memory_limit is not None else ""
+        return f"batch {train.batch} does not fit into the memory of {self._device}; try {smaller}{more}"
+
+
+def _understood(error: RuntimeError, training: Training) -> TrainingError | None:
+    """What torch's own errors mean, in one line; None for those that are somebody's bug."""
+    said = str(error)
+    if "can't allocate memory" in said or "not enough memory" in said:
+        return TrainingError(training._out_of_memory(error))
+    if "DataLoader worker" in said:
+        return TrainingError(
+            f"a loader worker died ({first_line(error)}); lower loader.workers or give the machine more memory"
+        )
+    return None

@@ -1,0 +1,118 @@
+"""What a network is trained for: how a batch becomes losses, and which parameters each of them trains.
+
+An objective calls its network only as `network(…)`: that is what the recorder times and what data
+parallelism wraps. Networks with several ways to be called take a keyword for it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+Batch = tuple[Any, ...]
+Criterion = Callable[[Tensor, Tensor], Tensor]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Moment:
+    """Where a training is, for objectives that change on the way."""
+
+    epoch: int
+    epochs: int
+    step: int  # since the start of the training
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Part:
+    """One loss of a step, the parameters it trains, and scores to be ranked against targets, if any."""
+
+    loss: Tensor
+    group: str = "all"
+    scores: Tensor | None = None  # (samples, classes)
+    targets: Tensor | None = None  # (samples,) of class numbers
+
+
+class Objective:
+    """The base: one group of parameters, one loss a step, given by `judge`."""
+
+    def groups(self, network: nn.Module) -> dict[str, list[nn.Parameter]]:
+        """The parameters that each optimizer updates, by the name that a `Part` gives as its group."""
+        return {"all": [parameter for parameter in network.parameters() if parameter.requires_grad]}
+
+    def parts(self, network: nn.Module, batch: Batch, moment: Moment) -> Iterator[Part]:
+        """The losses of one training step. Between two of them the first one's update has been made."""
+        yield self.judge(network, batch)
+
+    def judge(self, network: nn.Module, batch: Batch) -> Part:
+        """The loss and the scores that validation looks at."""
+        raise NotImplementedError
+
+
+def one_hot(targets: Tensor, like: Tensor) -> Tensor:
+    """Class numbers as rows of zeros and a one, in the shape and type of the scores."""
+    return F.one_hot(targets, like.shape[-1]).to(like.dtype)
+
+
+def _to_classes(criterion: Criterion) -> Criterion:
+    """A loss between numbers, used on class numbers."""
+
+    def loss(scores: Tensor, targets: Tensor) -> Tensor:
+        numbers = targets if targets.is_floating_point() else one_hot(targets, scores)
+        return criterion(scores, numbers)
+
+    return loss
+
+
+CRITERIA: dict[str, Criterion] = {
+    "cross-entropy": F.cross_entropy,
+    "binary-cross-entropy": _to_classes(F.binary_cross_entropy_with_logits),
+    "squared": _to_classes(F.mse_loss),
+}
+"""The losses that a configuration can name."""
+
+
+class Classification(Objective):
+    """Scores for each class, held against the right one. Auxiliary heads count with 0.3, as in GoogLeNet."""
+
+    AUXILIARY = 0.3
+
+    def __init__(self, criterion: Criterion = F.cross_entropy) -> None:
+        self.criterion = criterion
+
+    def judge(self, network: nn.Module, batch: Batch) -> Part:
+        """The loss of the batch's targets under the network's scores."""
+        inputs, targets = batch
+        output = network(inputs)
+        scores, *others = (output,) if isinstance(output, Tensor) else tuple(output)
+        loss = self.criterion(scores, targets)
+        for auxiliary in others:
+            if isinstance(auxiliary, Tensor):
+                loss = loss + self.AUXILIARY * self.criterion(auxiliary, targets)
+        ranked = scores.dim() == 2 and not targets.is_floating_point()
+        return Part(
+            loss=loss, scores=scores.detach() if ranked else None, targets=targets if ranked else None
+        )
+
+
+class Reconstruction(Objective):
+    """The network gives its input back; a target in the batch is left alone."""
+
+    def __init__(self, criterion: Criterion = F.mse_loss) -> None:
+        self.criterion = criterion
+
+    def judge(self, network: nn.Module, batch: Batch) -> Part:
+        """How far the output is from the input."""
+        inputs = batch[0]
+        return Part(loss=self.criterion(network(inputs), inputs))
+
+
+def top_n(scores: Tensor, targets: Tensor, n: int) -> tuple[Tensor, Tensor]:
+    """The shares of samples whose class is the first, and among the first n, of the network's ranking."""
+    with torch.no_grad():
+        ranked = scores.topk(min(n, scores.shape[1]), dim=1).indices == targets[:, None]
+        return ranked[:, 0].float().mean(), ranked.any(dim=1).float().mean()

@@ -1,0 +1,85 @@
+"""Where a training runs: the device, its threads, and how much of its memory may be used."""
+
+from __future__ import annotations
+
+import resource
+from dataclasses import dataclass
+
+import torch
+
+from laptime.errors import TrainingError, UnsupportedDevice
+from laptime.measure.clocks import clock_for
+from laptime.train.ranks import Ranks
+
+GIB = 2**30
+
+
+def choose_device(asked: str | None, local: int = 0) -> tuple[torch.device, str]:
+    """The device to use, and why. Of several local processes each takes its own GPU."""
+    gpus = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    here = "this machine has cpu" + "".join(f", cuda:{index}" for index in range(gpus))
+    if asked is None or asked == "cuda":
+        if gpus > local:
+            return torch.device("cuda", local), "only GPU visible" if gpus == 1 else f"GPU {local} of {gpus}"
+        if asked is None:
+            return torch.device("cpu"), "no CUDA device visible" if not gpus else f"only {gpus} GPUs visible"
+    try:
+        device = torch.device(asked)
+    except RuntimeError:
+        raise UnsupportedDevice(f"{asked!r} is not a device; {here}") from None
+    if device.type == "cuda" and (device.index or 0) >= gpus:
+        raise UnsupportedDevice(f"there is no device {asked!r}; {here}")
+    clock_for(device)  # tells, in one line, which kinds of device cannot be timed
+    return device, "as asked"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """A device that is set up."""
+
+    device: torch.device
+    why: str
+    ranks: Ranks
+
+    @classmethod
+    def of(
+        cls, asked: str | None, ranks: Ranks, *, threads: int | None = None, memory_limit: float | None = None
+    ) -> Place:
+        """Choose the device and set it up."""
+        device, why = choose_device(asked, ranks.local)
+        if device.type == "cuda":
+            torch.cuda.set_device(device)
+        if threads is not None:
+            torch.set_num_threads(threads)
+        if memory_limit is not None:
+            _limit(device, memory_limit)
+        return cls(device=device, why=why, ranks=ranks)
+
+
+def _limit(device: torch.device, gib: float) -> None:
+    """On a GPU the allocator is held to it; on the CPU the process is, beyond what it has already."""
+    if device.type == "cuda":
+        whole = torch.cuda.get_device_properties(device).total_memory
+        if gib * GIB > whole:
+            raise TrainingError(
+                f"memory_limit = {gib:g} GiB is more than the {whole / GIB:.1f} GiB of {device}; lower it"
+            )
+        torch.cuda.set_per_process_memory_fraction(gib * GIB / whole, device)
+        return
+    wanted = int(gib * GIB)
+    used = _used()
+    if wanted <= used:
+        raise TrainingError(
+            f"memory_limit = {gib:g} GiB is less than the {used / GIB:.1f} GiB in use already; raise it"
+        )
+    _, hard = resource.getrlimit(resource.RLIMIT_DATA)
+    resource.setrlimit(resource.RLIMIT_DATA, (wanted, hard))
+
+
+def _used() -> int:
+    """Bytes of data that this process has mapped: what RLIMIT_DATA counts."""
+    with open("/proc/self/status", encoding="ascii") as file:
+        for line in file:
+            if line.startswith("VmData:"):
+                return int(line.split()[1]) * 1024
+    return 0

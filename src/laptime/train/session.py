@@ -1,0 +1,60 @@
+"""A configured training from start to end, in this process: one rank of it, or all there is."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+from laptime.errors import ConfigError
+from laptime.measure.places import default_out
+from laptime.store import Run
+from laptime.train import checkpoint
+from laptime.train.build import ready, wanted
+from laptime.train.config import Config
+from laptime.train.data import Data, open_data
+from laptime.train.data.subset import folds
+from laptime.train.loop import Progress, Training
+from laptime.train.networks.registry import entry
+from laptime.train.place import Place
+from laptime.train.ranks import Ranks
+
+
+def train(
+    config: Config,
+    *,
+    out: Path | None = None,
+    resume: bool = False,
+    fold: int | None = None,
+    watch: Callable[[Progress], None] = lambda _: None,
+    say: Callable[[str], None] = lambda _: None,
+    begin: Callable[[Training], None] = lambda _: None,
+) -> Run:
+    """Train as configured. `fold` trains on all parts of the data but one, which is held out."""
+    ranks = Ranks.here()
+    place = Place.of(
+        config.train.device, ranks, threads=config.train.threads, memory_limit=config.train.memory_limit
+    )
+    with ranks.joined(place.device):
+        out = Path(ranks.gather(str(out or default_out(config.name or "train")))[0])
+        # A rank that died is started again with all the others, and they go on together.
+        again = resume or (ranks.restarts > 0 and (out / checkpoint.FOLDER / checkpoint.LAST).exists())
+        data = None if fold is None else held_out(config, fold)
+        training = Training(config, ready(config, place, data), out=out, resume=again, watch=watch, say=say)
+        begin(training)
+        run = training.run()
+        ranks.wait()
+        return run
+
+
+def held_out(config: Config, fold: int) -> Data:
+    """The data with one of its folds held out for validation."""
+    count = config.validation.folds
+    if not 1 <= fold <= count:
+        raise ConfigError(f"there is no fold {fold}; validation.folds is {count}")
+    known = None if ":" in config.network.name else entry(config.network.name)
+    data = open_data(config.data, wanted(config, known))
+    if len(data.train) < count:  # type: ignore[arg-type]
+        raise ConfigError(f"validation.folds = {count} is more than there are samples; lower it")
+    chosen, held = folds(data.train, count, seed=config.train.seed)[fold - 1]
+    facts = {**data.facts, "fold": fold}
+    return Data(train=chosen, validation=held, classes=data.classes, facts=facts, problems=data.problems)
