@@ -17,10 +17,10 @@ from typing import Any
 
 from benchmarks import memory
 from benchmarks.networks import configuration, configurations
-from benchmarks.tables import Table, memory_table, slowdown_table, trace_table, worst_table
+from benchmarks.tables import Table, memory_table, own_table, slowdown_table, trace_table, worst_table
 from benchmarks.worker import MEMORY, Order
 
-SECTIONS = ("slowdown", "trace", "memory")
+SECTIONS = ("slowdown", "own", "trace", "memory")
 SECONDS = {"cpu": 125.0, "cuda": 52.0}  # a configuration; a full run takes about 12 and 8 minutes
 ROOT = Path(__file__).resolve().parents[1]
 # glibc otherwise returns and re-maps large blocks at every step: CPU step times spread by ±15 %, not ±1 %.
@@ -142,6 +142,9 @@ def tables(report: Mapping[str, Any]) -> list[Table]:
     traced = [row for row in rows if "trace" in row]
     if traced:
         found += [worst_table(traced), trace_table(traced)]
+    own = [row["own"] | {"label": row["label"]} for row in rows if "own" in row]
+    if own:
+        found.append(own_table(own))
     if report["memory"]:
         found.append(memory_table(report["memory"]))
     slowed = [row for row in rows if "every_step" in row]

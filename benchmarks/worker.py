@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from benchmarks import independent_trace, memory, slowdown
+from benchmarks import independent_trace, memory, own_work, slowdown
 from benchmarks.networks import Configuration, configuration, workload
 from laptime.measure.environment import environment
 
@@ -65,6 +65,8 @@ def _configuration(
     if "trace" in order.sections:
         say(f"{one.label}: independent trace")
         document["trace"] = independent_trace.measure(one, work, root=root, steps=traced_steps, runs=runs)
+    if "own" in order.sections and order.device == "cpu":
+        document["own"] = own_work.measure(one, step_s, root=root, say=say)
     return document
 
 

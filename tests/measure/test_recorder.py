@@ -675,7 +675,8 @@ def test_a_network_that_runs_as_copies_in_threads_is_refused(tmp_path):
     network.device_ids = [0, 1]
     with pytest.raises(RecordingError, match="DistributedDataParallel"):
         laptime.record(network, out=tmp_path / "run").start()
-    assert hooks(network) == 0 and torch_is_untouched()
+    assert hooks(network) == 0
+    assert torch_is_untouched()
 
 
 def test_copies_and_pickles_made_during_a_recording_carry_nothing_of_it(tmp_path):

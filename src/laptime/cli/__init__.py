@@ -6,8 +6,12 @@ from collections.abc import Callable
 from typing import Annotated
 
 import typer
+from typer.core import TyperCommand
 
 from laptime import __version__
+from laptime.cli.collect import collect
+from laptime.cli.compare import CompareCommand, compare
+from laptime.cli.data import data
 from laptime.cli.demo import demo
 from laptime.cli.doctor import doctor
 from laptime.cli.export import export
@@ -16,6 +20,7 @@ from laptime.cli.profile import profile
 from laptime.cli.query import query
 from laptime.cli.run import run
 from laptime.cli.show import show
+from laptime.cli.train import train
 
 app = typer.Typer(
     name="laptime",
@@ -32,8 +37,11 @@ app = typer.Typer(
 _VERBS: dict[Callable[..., None], str] = {
     demo: "train a small network here and show where its time goes",
     run: "record a training script, unedited",
+    train: "train as a configuration file says, and record it",
     profile: "time a network on made-up data",
     show: "the tables of recorded runs",
+    compare: "two runs or groups of runs, with intervals and a verdict",
+    collect: "a run from saved profiler traces or a training log",
     export: "recorded runs as CSV, or as a trace for Perfetto",
     query: "SQL over many runs",
     doctor: "check this machine and its settings",
@@ -41,8 +49,13 @@ _VERBS: dict[Callable[..., None], str] = {
 # Everything after the script belongs to the script, dashes and all.
 _SETTINGS: dict[Callable[..., None], dict[str, bool]] = {run: {"allow_interspersed_args": False}}
 
+_CLASSES = {compare: CompareCommand}
+
 for _verb, _words in _VERBS.items():
-    app.command(short_help=_words, context_settings=_SETTINGS.get(_verb))(_verb)
+    app.command(
+        short_help=_words, context_settings=_SETTINGS.get(_verb), cls=_CLASSES.get(_verb, TyperCommand)
+    )(_verb)
+app.add_typer(data, short_help="bring image folders, or write one of Zener cards")
 
 
 def _print_version(wanted: bool) -> None:

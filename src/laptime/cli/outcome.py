@@ -30,7 +30,9 @@ class Commands(TyperGroup):
         except ModuleNotFoundError as error:
             if error.name != "torch":
                 raise
-            fail("torch is not installed; pip install torch (show, export and query work without it)")
+            fail(
+                "torch is not installed; pip install torch (show, compare, collect, export, query do without)"
+            )
         except KeyboardInterrupt:
             say("laptime: interrupted")
             raise typer.Exit(130) from None  # the shell's number for Ctrl-C
@@ -46,8 +48,8 @@ class Commands(TyperGroup):
 
 
 def fail(reason: str) -> NoReturn:
-    """End with status 1 and one line."""
-    say(f"laptime: {' '.join(reason.split())}")
+    """End with status 1 and one line; a configuration with several problems has one for each."""
+    say("laptime: " + "\n".join(" ".join(line.split()) for line in reason.splitlines()))
     raise typer.Exit(1)
 
 

@@ -15,12 +15,14 @@ from laptime.cli.options import EveryLayer, Granularity, Json, Layers, Out, gran
 from laptime.cli.outcome import answer, say
 from laptime.cli.progress import progress, waiting
 from laptime.cli.quiet import quiet_torch
-from laptime.errors import BadTarget
+from laptime.errors import BadTarget, LaptimeError
 from laptime.train import target
 
 if TYPE_CHECKING:
     import torch
     from torch import Tensor, nn
+
+    from laptime.train.objectives import Objective
 
 WARM_UP = 3
 TRACED = 2
@@ -45,9 +47,11 @@ def profile(
     every_layer: EveryLayer = False,
     as_json: Json = False,
 ) -> None:
-    """Train a network for a few steps on made-up data and show where the time goes.
+    """Train a network for a few steps and show where the time goes.
 
-    The loss is cross-entropy on the network's first output, the optimizer SGD with momentum.
+    A network of the zoo is trained for what it is meant for, on a batch of its own data. Any other, or one
+    with --input, gets made-up data and a cross-entropy on its first output. The optimizer is SGD with
+    momentum.
     """
     samples, division = _samples(name, inputs), granularity(layers)
     quiet_torch()
@@ -55,8 +59,7 @@ def profile(
         from laptime.train.place import choose_device
 
         place, why = choose_device(device)
-        network = target.network(name).to(place)
-        subject = Subject.of(name, network, samples, batch, place, inference)
+        subject = Subject.of(name, target.network(name).to(place), samples, batch, place, inference)
     say(f"{name}: input {subject.shapes}, batch {batch}, device {place} ({why})")
     found = _recorded(subject, steps, division, out)
     if as_json:
@@ -68,18 +71,16 @@ def profile(
 
 
 def _samples(name: str, inputs: Sequence[str] | None) -> list[synthetic.Sample]:
-    if inputs:
-        try:
-            return [synthetic.parse(text) for text in inputs]
-        except ValueError as error:
-            wrong("--input", str(error))
-    if ":" in name:
+    """What is fed to the network; nothing if a network of the zoo brings its own."""
+    try:
+        found = [synthetic.parse(text) for text in inputs or ()]
+    except ValueError as error:
+        wrong("--input", str(error))
+    if not found and ":" in name:
         wrong(
             "--input", f"{name} does not say what it takes; give the shape of one sample, such as 3x224x224"
         )
-    from laptime.train.networks import default_input
-
-    return [synthetic.Sample(shape=default_input(name))]
+    return found
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,8 +89,9 @@ class Subject:
 
     name: str
     network: nn.Module
-    inputs: tuple[Tensor, ...]
-    optimizer: torch.optim.Optimizer | None
+    batch: tuple[Any, ...]
+    objective: Objective
+    optimizers: dict[str, torch.optim.Optimizer]  # none: forward passes only
     shapes: str
 
     @classmethod
@@ -106,20 +108,29 @@ class Subject:
         import torch
 
         torch.manual_seed(0)
-        shapes = " and ".join(map(str, samples))
         network.train(not inference)
+        shapes = " and ".join(map(str, samples)) or "its own data"
         try:
-            inputs = tuple(synthetic.batch(sample, size, network, device) for sample in samples)
+            batch, objective, shapes = _fed(name, network, samples, size, device)
             with torch.no_grad():
-                network(*inputs)  # gives lazy layers their parameters, before the optimizer asks for them
-            trained = [parameter for parameter in network.parameters() if parameter.requires_grad]
-            if not inference and not trained:
+                objective.judge(network, batch)  # gives lazy layers their parameters
+            groups = {} if inference else objective.groups(network)
+            if not inference and not all(groups.values()):
                 raise BadTarget(f"{name} has no parameter to train; --inference times its forward passes")
-            optimizer = None if inference else torch.optim.SGD(trained, lr=1e-3, momentum=0.9)
-            subject = cls(name=name, network=network, inputs=inputs, optimizer=optimizer, shapes=shapes)
+            optimizers: dict[str, torch.optim.Optimizer] = {
+                group: torch.optim.SGD(trained, lr=1e-3, momentum=0.9) for group, trained in groups.items()
+            }
+            subject = cls(
+                name=name,
+                network=network,
+                batch=batch,
+                objective=objective,
+                optimizers=optimizers,
+                shapes=shapes,
+            )
             for _ in range(WARM_UP):
                 subject.step()
-        except BadTarget:
+        except LaptimeError:
             raise
         except Exception as error:
             raise BadTarget(_refused(name, shapes, size, error)) from error
@@ -129,15 +140,42 @@ class Subject:
         """One training step, or one forward pass where there is no optimizer."""
         import torch
 
-        if self.optimizer is None:
+        from laptime.train.objectives import Moment
+
+        if not self.optimizers:
             with torch.no_grad():
-                self.network(*self.inputs)
+                self.objective.judge(self.network, self.batch)
             return None
-        loss = synthetic.loss(self.network(*self.inputs))
-        loss.backward()  # type: ignore[no-untyped-call]
-        self.optimizer.step()
-        self.optimizer.zero_grad()
-        return loss.detach()
+        loss = None
+        for part in self.objective.parts(self.network, self.batch, Moment(epoch=0, epochs=1, step=0)):
+            part.loss.backward()  # type: ignore[no-untyped-call]
+            self.optimizers[part.group].step()
+            self.optimizers[part.group].zero_grad()
+            loss = part.loss.detach() if loss is None else loss
+        return loss
+
+
+def _fed(
+    name: str, network: nn.Module, samples: Sequence[synthetic.Sample], size: int, device: torch.device
+) -> tuple[tuple[Any, ...], Objective, str]:
+    """A batch, what the network is to do with it, and words for the batch."""
+    if samples:
+        made = tuple(synthetic.batch(sample, size, network, device) for sample in samples)
+        return made, synthetic.objective(), " and ".join(map(str, samples))
+    from pydantic import TypeAdapter
+
+    from laptime.train.config import DataConfig
+    from laptime.train.data import Wanted, open_data
+    from laptime.train.loader import moved
+    from laptime.train.networks.registry import entry
+
+    known = entry(name)
+    counted = {"samples": size} if known.data in ("zener", "synthetic", "trees") else {}
+    config = TypeAdapter(DataConfig).validate_python({"kind": known.data, **counted})
+    data = open_data(config, Wanted(input=known.input, classes=known.classes, ids=known.ids))
+    batch = moved(data.train.__getitems__(list(range(size))), device)  # type: ignore[attr-defined]
+    shape = "x".join(map(str, batch[0].shape[1:]))
+    return batch, known.goal(None), f"{shape} ({known.data})"
 
 
 def _refused(name: str, shapes: str, size: int, error: Exception) -> str:
@@ -166,12 +204,12 @@ def _recorded(subject: Subject, steps: int, division: Granularity, out: Path | N
         "command": "profile",
         "target": subject.name,
         "input": subject.shapes,
-        "batch": len(subject.inputs[0]),
+        "batch": len(subject.batch[0]),
     }
-    stage = "validation" if subject.optimizer is None else "train"
+    stage = "train" if subject.optimizers else "validation"
     recording = record(
         subject.network,
-        subject.optimizer,
+        list(subject.optimizers.values()),
         out=place,
         every_step=True,
         layers=division,
@@ -180,7 +218,7 @@ def _recorded(subject: Subject, steps: int, division: Granularity, out: Path | N
     )
     tell: Callable[[str], None]
     with progress(subject.name, steps) as tell, recording:
-        for _ in recording.steps(repeat(subject.inputs, steps), stage=stage):
+        for _ in recording.steps(repeat(subject.batch, steps), stage=stage):
             loss = subject.step()
             if loss is not None:
                 recording.log(loss=loss)

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     import torch
     from torch import Tensor, nn
 
+    from laptime.train.objectives import Objective
+
 DTYPES = ("float32", "float64", "float16", "bfloat16", "int64", "int32", "bool")
 _SAMPLE = re.compile(r"(?:(?P<dtype>[a-z0-9]+):)?(?P<shape>\d+(?:x\d+)*)(?:@(?P<ids>\d+))?")
 _LARGEST = 2**31  # elements of one sample; more is a slip of the pen
@@ -114,3 +116,14 @@ def loss(output: Any) -> Tensor:
         scores = scores.flatten(0, 1)
     target = scores.new_zeros((scores.shape[0], *scores.shape[2:])).long()
     return F.cross_entropy(scores.float(), target)
+
+
+def objective() -> Objective:
+    """Any network, trained to put out class 0."""
+    from laptime.train import objectives
+
+    class MadeUp(objectives.Objective):
+        def judge(self, network: nn.Module, batch: objectives.Batch) -> objectives.Part:
+            return objectives.Part(loss=loss(network(*batch)))
+
+    return MadeUp()

@@ -35,7 +35,10 @@ Sweeps = Annotated[
 def train(
     config: Annotated[Path, typer.Argument(metavar="CONFIG", help="A TOML, YAML or XML file.")],
     settings: Settings = None,
-    repeat: Annotated[int, typer.Option("--repeat", min=1, help="Train this often, with other seeds.")] = 1,
+    repeat: Annotated[
+        int | None,
+        typer.Option("--repeat", min=1, help="Train this often, with other seeds.", show_default=False),
+    ] = None,
     sweep: Sweeps = None,
     profile: Annotated[bool, typer.Option("--profile/--no-profile", help="Time every layer.")] = True,
     resume: Annotated[bool, typer.Option("--resume", help="Go on where it stopped.")] = False,
@@ -60,8 +63,9 @@ def train(
         _explain(resolved, as_json)
         return
     folds = resolved.config.validation.folds if fold is None else 0
-    if repeat > 1 or sweep or folds:
-        _experiment(config, given, resolved, repeat, sweep or [], folds, resume, workers, out, as_json)
+    times = repeat or resolved.repeat or 1
+    if times > 1 or sweep or folds:
+        _experiment(config, given, resolved, times, sweep or [], folds, resume, workers, out, as_json)
     elif workers > 1 and "RANK" not in os.environ:
         _launch(config, given, resolved, workers, out, resume, fold, every_layer, as_json)
     else:
@@ -85,7 +89,7 @@ def _explain(resolved: Resolved, as_json: bool) -> None:
     console().print(table)
 
 
-# -- one training ------------------------------------------------------------------------------------------------
+# -- one training --------------------------------------------------------------------------------------------
 
 
 def _train(
@@ -95,7 +99,7 @@ def _train(
     with waiting("building the network and opening the data"):
         from laptime.train.session import train as train_here
     first = int(os.environ.get("RANK", "0")) == 0
-    with _bar() as bar:
+    with _Bar() as bar:
         run = train_here(
             resolved.config,
             out=out,
@@ -109,7 +113,7 @@ def _train(
         _show(run, every_layer, as_json)
 
 
-class _bar:
+class _Bar:
     """A progress bar whose length is known only once the data is open."""
 
     def __init__(self) -> None:
@@ -117,7 +121,7 @@ class _bar:
         self._tell: Tell | None = None
         self._words = ""
 
-    def __enter__(self) -> _bar:
+    def __enter__(self) -> _Bar:
         return self
 
     def begin(self, training: Training) -> None:
@@ -152,12 +156,13 @@ def _show(run: Run, every_layer: bool, as_json: bool) -> None:
     print(f"\nThe run is in {run.path}\n  laptime show {where}    laptime train … --resume --out {where}")
 
 
-# -- several ranks -----------------------------------------------------------------------------------------------
+# -- several ranks -------------------------------------------------------------------------------------------
 
 
 def _arguments(config: Path, settings: list[str], out: Path, *, resume: bool, fold: int | None) -> list[str]:
     options = [word for setting in settings for word in ("--set", setting)]
     options += ["--out", str(out), *(["--resume"] if resume else [])]
+    options += ["--repeat", "1"]  # whatever the file says: it is repeated by whoever asks for this
     return ["train", str(config), *options, *(["--fold", str(fold)] if fold is not None else [])]
 
 
@@ -182,7 +187,7 @@ def _launch(
     _show(load(place), every_layer, as_json)
 
 
-# -- experiments -------------------------------------------------------------------------------------------------
+# -- experiments ---------------------------------------------------------------------------------------------
 
 
 def _experiment(
@@ -207,9 +212,7 @@ def _experiment(
         read_config(config, [*settings, *trial.settings])  # a wrong value is told before anything is trained
 
     def command(trial: Trial, goes_on: bool) -> list[str]:
-        words = _arguments(
-            config, [*settings, *trial.settings], trial.out, resume=goes_on, fold=trial.fold
-        )
+        words = _arguments(config, [*settings, *trial.settings], trial.out, resume=goes_on, fold=trial.fold)
         return [*python(), *words, "--workers", str(workers), "--json"]
 
     def tell(trial: Trial, number: int, count: int) -> None:

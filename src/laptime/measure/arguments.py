@@ -67,8 +67,8 @@ def refuse_replicas(network: nn.Module) -> None:
     for module in network.modules():
         if isinstance(module, nn.DataParallel) and len(module.device_ids) > 1:
             raise RecordingError(
-                "nn.DataParallel runs copies of the network in threads, whose layers cannot be told apart; use "
-                "DistributedDataParallel, or device_ids=[0]"
+                "nn.DataParallel runs copies of the network in threads, whose layers cannot be told apart; "
+                "use DistributedDataParallel, or device_ids=[0]"
             )
 
 

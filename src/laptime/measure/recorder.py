@@ -340,6 +340,10 @@ class Recorder:
         if self._active and self.instruments.backward_depth:
             self.timeline.mark(COMMUNICATION)
 
+    def flush(self) -> None:
+        """Wait for the device and write every step that has ended: before a checkpoint that follows them."""
+        self._settling.flush(wait=True)
+
     def note(self, text: str) -> None:
         """Keep a remark with the run's summary."""
         self.facts.note(text)

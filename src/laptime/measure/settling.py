@@ -59,8 +59,10 @@ class Settling:
         if len(self._pending) > MOST_PENDING:
             self._settle()
 
-    def flush(self) -> None:
-        """Write what is known now."""
+    def flush(self, *, wait: bool = False) -> None:
+        """Write what is known now; with `wait`, once the device has passed every step that has ended."""
+        if wait and self._unread:
+            self._clock.wait(self._unread[-1].stamps[-1])
         self._read_stamps()
         self._settle()
         self._writer.flush()
@@ -69,9 +71,7 @@ class Settling:
         """Wait for the device, close all books, write all rows, end the thread."""
         self._end.set()
         self._background.join()
-        if self._unread:
-            self._clock.wait(self._unread[-1].stamps[-1])
-        self.flush()
+        self.flush(wait=True)
         if self._failure is not None:
             self._facts.note(self._failure)
             warnings.warn(f"laptime: {self._failure}", stacklevel=4)

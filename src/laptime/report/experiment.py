@@ -42,7 +42,9 @@ def table(rows: Sequence[dict[str, Any]], width: int = 100) -> Text:
             columns.Column(title="trial", cells=[words.name(row["trial"]) for row in rows], words=True),
             columns.Column(title="status", cells=[row["status"] for row in rows], words=True),
             columns.Column(title="step ms", cells=cells("train", "step_s", lambda s: f"{s * 1e3:.2f}")),
-            columns.Column(title="samples/s", cells=cells("train", "samples_per_s", "{:,.0f}".format), needed=2),
+            columns.Column(
+                title="samples/s", cells=cells("train", "samples_per_s", "{:,.0f}".format), needed=2
+            ),
             columns.Column(title="loss", cells=cells("train", "loss", "{:.4g}".format)),
             columns.Column(title="val. loss", cells=cells("validation", "loss", "{:.4g}".format), needed=1),
             columns.Column(title="val. top-1", cells=cells("validation", "top1", words.percent), needed=1),

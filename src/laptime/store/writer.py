@@ -91,7 +91,7 @@ class RunWriter:
         run = Run.load(directory)
         if rank == 0 and run.status == "running":
             raise RunError(
-                f"{one_line(directory)} is being written by process {run.heartbeat.get('pid')}; end that first"
+                f"{one_line(directory)} is written by process {run.heartbeat.get('pid')}; end that first"
             )
         document = read_document(directory)
         document |= {"status": "running", "heartbeat": heartbeat.beat()}

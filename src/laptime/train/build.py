@@ -79,7 +79,10 @@ def wanted(config: Config, known: Entry | None) -> Wanted:
     """What the network takes, as far as that is known before it is built."""
     classes = config.network.options.get("num_classes", known.classes if known else 0)
     return Wanted(
-        input=known.input if known else None, classes=int(classes or 0), ids=known.ids if known else 0
+        input=known.input if known else None,
+        classes=int(classes or 0),
+        ids=known.ids if known else 0,
+        seed=config.train.seed,
     )
 
 

@@ -24,7 +24,7 @@ def random_states() -> dict[str, Any]:
     return {
         "torch": torch.get_rng_state(),
         "cuda": torch.cuda.get_rng_state_all() if torch.cuda.is_available() else [],
-        "numpy": [str(kind), torch.from_numpy(np.asarray(keys).astype(np.int64)), position, has_gauss, cached],
+        "numpy": [str(kind), np.asarray(keys).tolist(), position, has_gauss, cached],
         "python": [version, list(internal), gauss],
     }
 
@@ -35,7 +35,7 @@ def set_random_states(states: dict[str, Any]) -> None:
     if states["cuda"] and torch.cuda.is_available():
         torch.cuda.set_rng_state_all(states["cuda"])
     kind, keys, position, has_gauss, cached = states["numpy"]
-    np.random.set_state((kind, keys.numpy().astype(np.uint32), position, has_gauss, cached))
+    np.random.set_state((kind, np.array(keys, dtype=np.uint32), position, has_gauss, cached))
     version, internal, gauss = states["python"]
     random.setstate((version, tuple(internal), gauss))
 
@@ -60,6 +60,6 @@ def load(path: Path, *, device: torch.device) -> dict[str, Any]:
         ) from error
     if version != VERSION:
         raise TrainingError(
-            f"the checkpoint {one_line(path)} is of version {version}, this laptime reads {VERSION}; start anew"
+            f"the checkpoint {one_line(path)} has version {version}, this laptime reads {VERSION}; start anew"
         )
     return state

@@ -1,4 +1,4 @@
-"""Several processes on this machine, by torch's elastic launcher: one that dies is started again with the rest."""
+"""Several processes on this machine, by torch's elastic launcher: if one dies, all start again."""
 
 from __future__ import annotations
 
@@ -29,5 +29,6 @@ def launch(arguments: Sequence[str], *, workers: int, restarts: int = RESTARTS) 
     except ChildFailedError as error:
         rank, failure = error.get_first_failure()
         raise TrainingError(
-            f"rank {rank} ended with status {failure.exitcode}, {restarts} times in a row; its own line above says why"
+            f"rank {rank} ended with status {failure.exitcode}, also after {restarts} restarts; its own line "
+            "above says why"
         ) from None

@@ -1,4 +1,4 @@
-"""Batches in an order that depends on nothing but the seed and the epoch, brought to the device ahead of time.
+"""Batches in an order that depends only on the seed and the epoch, brought to the device ahead of time.
 
 So a training that goes on from a checkpoint in the middle of an epoch sees the batches that an unbroken one
 would have seen, whichever process reads them, and however many ranks share the data.
@@ -51,7 +51,7 @@ class Order(Sampler[list[int]]):
 
     def __iter__(self) -> Iterator[list[int]]:
         order = self._order()
-        # Where ranks do not come out even, the first samples are seen twice rather than a rank waits for ever.
+        # Where ranks do not come out even, a few samples are seen twice, lest a rank wait for ever.
         missing = -len(order) % self._ranks
         mine = torch.cat([order, order[:missing]])[self._rank :: self._ranks] + self.epoch * self._samples
         for index in range(self.first, self.batches):
@@ -71,7 +71,9 @@ def _as_it_is(batch: Any) -> Any:
 class Batches:
     """The batches of any epoch, on the device."""
 
-    def __init__(self, dataset: Dataset[Any], order: Order, config: LoaderConfig, device: torch.device) -> None:
+    def __init__(
+        self, dataset: Dataset[Any], order: Order, config: LoaderConfig, device: torch.device
+    ) -> None:
         self.order = order
         self._device = device
         self._ahead = config.ahead and device.type == "cuda"
@@ -79,11 +81,12 @@ class Batches:
         self._loader: DataLoader[Any] = DataLoader(
             dataset,
             batch_sampler=order,
+            generator=torch.Generator().manual_seed(0),  # else each epoch draws from the training's own
             collate_fn=_as_it_is,  # datasets make whole batches
             num_workers=config.workers,
             pin_memory=pinned and torch.cuda.is_available(),
             prefetch_factor=config.prefetch if config.workers else None,
-            persistent_workers=config.workers > 0,  # starting them anew in every epoch takes longer than small epochs
+            persistent_workers=config.workers > 0,  # starting them anew takes longer than a small epoch
         )
 
     def epoch(self, epoch: int, *, first: int = 0) -> Iterator[Batch]:

@@ -26,8 +26,8 @@ from laptime.store.files import first_line
 from laptime.train import checkpoint
 from laptime.train.build import Ready
 from laptime.train.config import Config
-from laptime.train.place import Place
 from laptime.train.objectives import Batch, Moment, Part, top_n
+from laptime.train.place import Place
 from laptime.train.ranks import Exchange, parallel
 
 DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
@@ -81,7 +81,9 @@ class Training:
         self._stop = False
         self._exchange = Exchange(self._ranks.ranks)
         # The network as the recorder and validation see it, and as training calls it.
-        self._network: nn.Module = torch.compile(ready.network) if config.train.compile else ready.network  # type: ignore[assignment]
+        self._network = ready.network
+        if config.train.compile:
+            self._network = torch.compile(ready.network)  # type: ignore[assignment]
         self._called = self._network
         if self._ranks.several:
             self._called = parallel(self._network, self._exchange, self._device, groups=len(ready.optimizers))
@@ -192,7 +194,7 @@ class Training:
     def _train_epoch(self, recorder: Recorder) -> None:
         counts = self._counts
         self._called.train()
-        batches = self._ready.batches.epoch(counts.epoch, first=counts.batch)
+        batches = self._between(self._ready.batches.epoch(counts.epoch, first=counts.batch), recorder)
         for batch in recorder.steps(batches, stage=Stage.TRAIN, epoch=counts.epoch):
             part = self._step(batch)
             self._log(recorder, part)
@@ -201,14 +203,25 @@ class Training:
             counts.recorded += 1
             loss = self._look(part)
             self._watch(self._progress(Stage.TRAIN, loss))
-            every = self.config.checkpoint.every_steps
-            # Ranks hear of a Ctrl-C at different steps, and a checkpoint is made by all of them together.
-            if (every and counts.step % every == 0) or (self._stop and not self._ranks.several):
-                self._save(recorder, None)
-            if self._stop:
-                raise KeyboardInterrupt
             if counts.step >= self.steps:
                 break
+
+    def _between(self, batches: Iterator[Batch], recorder: Recorder) -> Iterator[Batch]:
+        """The batches. Between two steps, when the books of the first are closed, a checkpoint may be due."""
+        every, began = self.config.checkpoint.every_steps, self._counts.step
+        while True:
+            step = self._counts.step
+            due = every and step % every == 0 and step > began
+            # Ranks hear of a Ctrl-C at different steps, and a checkpoint is made by all of them together.
+            if due or (self._stop and not self._ranks.several):
+                with recorder.account("host"):
+                    self._save(recorder, None)
+            if self._stop:
+                raise KeyboardInterrupt
+            batch = next(batches, None)
+            if batch is None:
+                return
+            yield batch
 
     def _step(self, batch: Batch) -> Part:
         """One batch: each loss of the objective, its gradient, and its update if one is due."""
@@ -273,8 +286,8 @@ class Training:
         loss = float(part.loss.detach())
         if loss != loss and self.config.train.on_nan == "stop":
             raise TrainingError(
-                f"the loss is no number at step {self._counts.step - 1}: lower optimizer.lr, set train.clip, or use "
-                "train.on_nan = 'go-on'; the run is kept"
+                f"the loss is no number at step {self._counts.step - 1}: lower optimizer.lr, set train.clip, "
+                "or use train.on_nan = 'go-on'; the run is kept"
             )
         return loss
 
@@ -349,6 +362,7 @@ class Training:
 
     def _save(self, recorder: Recorder, loss: float | None) -> None:
         """Write the state; a disk that is full is told once, and the training goes on."""
+        recorder.flush()  # what the state follows from is on disk before the state is
         self._counts.elapsed_s = recorder.elapsed_s
         state = self.state()
         if self._ranks.rank:
@@ -361,7 +375,7 @@ class Training:
                 checkpoint.save(folder / checkpoint.BEST, state)
         except OSError as error:
             recorder.note(f"a checkpoint could not be written: {first_line(error)}")
-            self._say(f"the checkpoint could not be written ({first_line(error)}); training goes on without it")
+            self._say(f"no checkpoint could be written ({first_line(error)}); training goes on without it")
             return
         recorder.update(outputs={"checkpoint": checkpoint.FOLDER})
 
@@ -400,6 +414,6 @@ def _understood(error: RuntimeError, training: Training) -> TrainingError | None
         return TrainingError(training._out_of_memory(error))
     if "DataLoader worker" in said:
         return TrainingError(
-            f"a loader worker died ({first_line(error)}); lower loader.workers or give the machine more memory"
+            f"a loader worker died ({first_line(error)}); lower loader.workers, or give it more memory"
         )
     return None

@@ -44,6 +44,10 @@ class Objective:
         """The parameters that each optimizer updates, by the name that a `Part` gives as its group."""
         return {"all": [parameter for parameter in network.parameters() if parameter.requires_grad]}
 
+    def rate(self, group: str) -> float:
+        """The share of the configured learning rate that a group trains with."""
+        return 1.0
+
     def parts(self, network: nn.Module, batch: Batch, moment: Moment) -> Iterator[Part]:
         """The losses of one training step. Between two of them the first one's update has been made."""
         yield self.judge(network, batch)

@@ -50,11 +50,31 @@ class Ranks:
             yield
             return
         cuda = device.type == "cuda"
-        dist.init_process_group("nccl" if cuda else "gloo", device_id=device if cuda else None)
+        dist.init_process_group(
+            "nccl" if cuda else "gloo",
+            store=self._store(),
+            rank=self.rank,
+            world_size=self.ranks,
+            device_id=device if cuda else None,
+        )
         try:
             yield
         finally:
             dist.destroy_process_group()
+
+    def _store(self) -> dist.Store:
+        """Where ranks find each other. After a restart it still has the addresses of those that died.
+
+        Gloo took those for the living about every third time (torch 2.13), hence a name for each attempt.
+        """
+        hosted = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"  # by the launcher
+        store = dist.TCPStore(
+            os.environ["MASTER_ADDR"],
+            int(os.environ["MASTER_PORT"]),
+            self.ranks,
+            is_master=self.rank == 0 and not hosted,
+        )
+        return dist.PrefixStore(f"laptime-{self.restarts}", store)
 
     def wait(self) -> None:
         """Until all have come here."""
@@ -95,8 +115,8 @@ class Exchange:
     _spans: list[tuple[float, float]] = field(default_factory=list)
     _last_begin: float = 0.0
 
-    def __call__(self, _: Any, bucket: dist.GradBucket) -> torch.futures.Future[Any]:
-        """The communication hook of `DistributedDataParallel`."""
+    def average(self, bucket: dist.GradBucket) -> torch.futures.Future[Any]:
+        """The mean of a bucket over all ranks, once it is there."""
         tensor = bucket.buffer().div_(self.ranks)
         begin = time.perf_counter()
         self.bytes += tensor.numel() * tensor.element_size()
@@ -141,11 +161,15 @@ class Exchange:
 
 
 def parallel(network: nn.Module, exchange: Exchange, device: torch.device, *, groups: int) -> nn.Module:
-    """The network with its gradients averaged over the ranks. With several groups, some are left out at times."""
+    """The network with its gradients averaged over the ranks."""
     wrapped = DistributedDataParallel(
         network,
         device_ids=[device] if device.type == "cuda" else None,
-        find_unused_parameters=groups > 1,
+        find_unused_parameters=groups > 1,  # each loss trains some of them
     )
-    wrapped.register_comm_hook(None, exchange)
+    wrapped.register_comm_hook(exchange, _hook)
     return wrapped
+
+
+def _hook(exchange, bucket):  # type: ignore[no-untyped-def]  # torch refuses annotations that are strings
+    return exchange.average(bucket)

@@ -10,7 +10,7 @@ from laptime.measure.places import default_out
 from laptime.store import Run
 from laptime.train import checkpoint
 from laptime.train.build import ready, wanted
-from laptime.train.config import Config
+from laptime.train.config import Config, FolderData
 from laptime.train.data import Data, open_data
 from laptime.train.data.subset import folds
 from laptime.train.loop import Progress, Training
@@ -38,12 +38,25 @@ def train(
         out = Path(ranks.gather(str(out or default_out(config.name or "train")))[0])
         # A rank that died is started again with all the others, and they go on together.
         again = resume or (ranks.restarts > 0 and (out / checkpoint.FOLDER / checkpoint.LAST).exists())
+        _bring(config, ranks, say)
         data = None if fold is None else held_out(config, fold)
         training = Training(config, ready(config, place, data), out=out, resume=again, watch=watch, say=say)
         begin(training)
         run = training.run()
         ranks.wait()
         return run
+
+
+def _bring(config: Config, ranks: Ranks, say: Callable[[str], None]) -> None:
+    """Fetch images that are not here yet from the place that the configuration names."""
+    asked = config.data
+    if isinstance(asked, FolderData) and asked.remote is not None and not asked.path.exists():
+        if ranks.local == 0:
+            from laptime.train.data.sync import sync
+
+            say(f"{asked.path} is not here yet: bringing its images from the place in data.remote")
+            sync(asked.remote, asked.path, classes=asked.classes)
+        ranks.wait()
 
 
 def held_out(config: Config, fold: int) -> Data:

@@ -1,4 +1,4 @@
-"""One validated description of a training, from TOML, YAML or XML, and why each of its values is what it is."""
+"""One valid description of a training, from TOML, YAML or XML, and why each of its values is what it is."""
 
 from laptime.train.config.schema import (
     CheckpointConfig,

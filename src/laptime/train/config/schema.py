@@ -12,12 +12,13 @@ from pydantic import BaseModel, ConfigDict, Field, PositiveInt, model_validator
 
 Share = Annotated[float, Field(ge=0.0, lt=1.0)]
 Count = Annotated[int, Field(ge=0)]
+Seed = Annotated[int, Field(ge=0, lt=2**32)]  # what NumPy takes; torch takes more
 
 
 class _Section(BaseModel):
     """Frozen, strict about names: an unknown key is an error, not a wish."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True, allow_inf_nan=False)
 
 
 class NetworkConfig(_Section):
@@ -43,7 +44,7 @@ class ZenerData(_Section):
     """Pixels along a side."""
     noise: Annotated[float, Field(ge=0.0, le=2.0)] = 0.1
     """Standard deviation of the noise on each pixel; ink is 1, paper 0."""
-    seed: int = 1
+    seed: Seed = 1
     """Another seed deals other cards."""
 
 
@@ -61,7 +62,7 @@ class SyntheticData(_Section):
     """Labels are drawn below this; by default as many as the network tells apart."""
     ids: Count = 0
     """Samples are whole numbers below this; 0: real numbers."""
-    seed: int = 1
+    seed: Seed = 1
     """Another seed gives other numbers."""
 
 
@@ -83,7 +84,7 @@ class FolderData(_Section):
     size: Annotated[int, Field(ge=8, le=2048)] = 224
     """Pixels along a side of what the network sees."""
     augment: Literal["none", "crop", "crop-flip"] = "crop-flip"
-    """Training images: resized and cut in the middle, a random crop, or a random crop mirrored half the time."""
+    """Training images: cut in the middle, a random crop, or a random crop mirrored half the time."""
     validation_share: Share = 0.2
     """Held out of each class, where there is no folder for it."""
     per_class: Count = 0
@@ -124,7 +125,7 @@ class TreesData(_Section):
     """Trees that are never trained on."""
     depth: Annotated[int, Field(ge=1, le=12)] = 5
     """Of the deepest trees."""
-    seed: int = 1
+    seed: Seed = 1
     """Another seed grows other trees."""
 
 
@@ -173,7 +174,7 @@ class TrainConfig(_Section):
     """cpu, cuda or cuda:N; by default a GPU if there is one."""
     threads: PositiveInt | None = None
     """Of the CPU; by default as many as torch chooses."""
-    seed: int = 0
+    seed: Seed = 0
     """Of weights, order, augmentation and dropout."""
     memory_limit: Annotated[float, Field(gt=0)] | None = None
     """GiB that the device's allocator may take: the GPU's memory, or the process's on a CPU."""

@@ -22,13 +22,14 @@ class Wanted:
     input: tuple[int, ...] | None  # one sample, without the batch; None: unknown
     classes: int = 0  # 0: unknown, or none
     ids: int = 0  # whole numbers below this; 0: real numbers
+    seed: int = 0  # the training's: of augmentation, never of what is held out
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Data:
     """Data to train and to validate on.
 
-    A dataset answers `len()` and, for a whole batch at once, `__getitems__(indices)` with the batch as a tuple
+    A dataset answers `len()` and, for a whole batch at once, `__getitems__(picks)` with the batch as a tuple
     of tensors: no sample is ever handled alone, so nothing has to be put together (`collate` is identity).
     """
 

@@ -17,7 +17,10 @@ if TYPE_CHECKING:
     from torch import Tensor
     from torch.utils.data import TensorDataset
 
-__all__ = ["SYMBOLS", "cards", "dataset"]
+    from laptime.train.config import ZenerData
+    from laptime.train.data import Data, Wanted
+
+__all__ = ["SYMBOLS", "cards", "dataset", "open_data"]
 
 Floats = NDArray[np.float32]
 
@@ -66,6 +69,25 @@ def dataset(count: int, *, size: int = 32, noise: float = 0.1, seed: int = 0) ->
     images, labels = cards(count, size=size, noise=noise, seed=seed)
     tensors: tuple[Tensor, Tensor] = (torch.from_numpy(images), torch.from_numpy(labels))
     return TensorDataset(*tensors)
+
+
+def open_data(config: ZenerData, wanted: Wanted) -> Data:
+    """Cards dealt once, before the training: drawing takes tens of µs, and no step should wait for it."""
+    from laptime.train.data import Data
+    from laptime.train.data.tensors import Tensors, enough_memory, shaped, whole_seed
+
+    def deal(count: int, *, stream: int) -> Tensors:
+        seed = whole_seed(config.seed, stream)
+        with enough_memory("data.samples or data.size"):
+            images, labels = dataset(count, size=config.size, noise=config.noise, seed=seed).tensors
+            return Tensors(shaped(images, wanted.input), labels)
+
+    return Data(
+        train=deal(config.samples, stream=0),
+        validation=deal(config.validation_samples, stream=1) if config.validation_samples else None,
+        classes=SYMBOLS,
+        facts={"seed": config.seed},
+    )
 
 
 def _chunks(chosen: NDArray[np.intp]) -> Iterator[NDArray[np.intp]]:

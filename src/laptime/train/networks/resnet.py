@@ -71,9 +71,10 @@ _STAGES: dict[int, tuple[Block, tuple[int, int, int, int]]] = {
 }
 
 
+@network("resnet18", input=(3, 224, 224), classes=1000, parameters=11_689_512, depth=18)
 @network("resnet50", input=(3, 224, 224), classes=1000, parameters=25_557_032, depth=50)
 class ResNet(nn.Module):
-    """ResNet of depth 18 to 152: ResNet-50 has 25,557,032 parameters at 1000 classes.
+    """ResNet of depth 18 to 152: 18 has 11,689,512 parameters at 1000 classes, 50 has 25,557,032.
 
     He et al., "Deep residual learning for image recognition", arXiv:1512.03385, in the v1.5 form and with the
     module names of torchvision, so that its checkpoints load.

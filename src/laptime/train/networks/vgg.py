@@ -18,6 +18,9 @@ _STAGES: dict[int, tuple[int, int, int, int, int]] = {
 
 
 @network("vgg11", input=(3, 224, 224), classes=1000, parameters=132_863_336, depth=11)
+@network("vgg13", input=(3, 224, 224), classes=1000, parameters=133_047_848, depth=13)
+@network("vgg16", input=(3, 224, 224), classes=1000, parameters=138_357_544, depth=16)
+@network("vgg19", input=(3, 224, 224), classes=1000, parameters=143_667_240, depth=19)
 class VGG(nn.Module):
     """VGG of depth 11, 13, 16 or 19: VGG-11 has 132,863,336 parameters at 1000 classes.
 

@@ -1,4 +1,4 @@
-"""The small convolutional network of document B, which tells Zener cards apart."""
+"""The small convolutional networks of document B, which tell Zener cards apart."""
 
 from __future__ import annotations
 
@@ -11,8 +11,16 @@ from laptime.train.networks.registry import network
 
 
 @network("zener4", input=(1, 32, 32), classes=5, data="zener", parameters=126_177)
+@network(
+    "zener7",
+    input=(1, 32, 32),
+    classes=5,
+    data="zener",
+    parameters=318_225,
+    convolutions=(10, 20, 40, 80, 100),
+)
 class ZenerNet(nn.Sequential):
-    """The four-layer Zener network: 126,177 parameters for five classes of 1x32x32 cards.
+    """The Zener networks of four and seven layers: 126,177 and 318,225 parameters for 1x32x32 cards.
 
     "The effect of parallel processing on deep learning" says of its four layers that "the two hidden layers
     had 16 and 120 neurons" and leaves the first and the last open. Its program (amerrez/conv-nn-zener-images)
@@ -21,7 +29,9 @@ class ZenerNet(nn.Sequential):
     120 units; fc2 with one per class. The kernels are LeNet-5's 5x5. As in the program, convolutions are
     padded and a 2x2 pooling that rounds up comes before the ReLU; its images were 25 pixels wide (`size=25`).
 
-    The seven-layer network is `convolutions=(first, 20, 40, 80, 100)`; the text leaves `first` open too.
+    Of the seven layers the text gives the second to the sixth, "20, 40, 80, 100, 120". So five convolutions,
+    the last hidden layer linear as in the four-layer network, and the first of 10 maps, our choice: the next
+    three double, and so does the step to them. Five poolings leave one pixel of a 32-pixel card.
     """
 
     def __init__(

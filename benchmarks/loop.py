@@ -1,0 +1,249 @@
+"""The training loop against others: `python -m benchmarks.loop [--seconds S]`.
+
+The same network, data, order and optimizer in one process, taking turns: a plain hand-written loop,
+laptime's with and without layer times, Lightning's Trainer and Hugging Face's. Each step is timed from the
+end of the one before; a turn's figure is its mean step, the first steps left out; the result is the median
+over rounds of the ratio to the same round's plain loop. Then one long training: the last 20 of 400 epochs
+against epochs 5 to 25.
+"""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import tempfile
+import time
+import warnings
+from collections.abc import Callable, Iterator
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from laptime.record import summarize
+from laptime.train.build import ready
+from laptime.train.config import Config
+from laptime.train.loop import Training
+from laptime.train.place import Place
+from laptime.train.ranks import Ranks
+
+SKIPPED = 10  # first steps of a turn
+CASES = {
+    "zener4 b32": {"network": "zener4", "data": "zener", "size": {}, "batch": 32, "steps": 160},
+    "resnet18 b16, 64 pixels": {
+        "network": "resnet18",
+        "data": "synthetic",
+        "size": {"shape": (3, 64, 64), "classes": 10},
+        "batch": 16,
+        "steps": 40,
+    },
+}
+
+
+def configured(case: dict[str, Any], *, profile: bool = True, epochs: int = 1, samples: int = 0) -> Config:
+    """One epoch of `steps` steps, without validation or checkpoints."""
+    count = samples or case["batch"] * case["steps"]
+    options = {"num_classes": case["size"]["classes"]} if "classes" in case["size"] else {}
+    return Config.model_validate(
+        {
+            "network": {"name": case["network"], "options": options},
+            "data": {"kind": case["data"], "samples": count, "validation_samples": 0, **case["size"]},
+            "train": {"batch": case["batch"], "epochs": epochs, "device": "cpu"},
+            "checkpoint": {"every": 0, "best": False},
+            "validation": {"every": 0},
+            "record": {"profile": profile},
+        }
+    )
+
+
+def batches(config: Config) -> tuple[Any, Iterator[Any]]:
+    """A fresh network with its optimizer, and the batches of an epoch."""
+    made = ready(config, Place.of("cpu", Ranks()))
+    return made, made.batches.epoch(0)
+
+
+def plain(case: dict[str, Any], _: Path) -> list[float]:
+    """What anyone would write."""
+    made, found = batches(configured(case))
+    network, optimizer = made.network, made.optimizers["all"]
+    ends = []
+    for inputs, targets in found:
+        loss = F.cross_entropy(network(inputs), targets)
+        loss.backward()  # type: ignore[no-untyped-call]
+        optimizer.step()
+        optimizer.zero_grad()
+        ends.append(time.perf_counter())
+    return ends
+
+
+def ours(case: dict[str, Any], out: Path, *, profile: bool) -> list[float]:
+    """`laptime train`."""
+    config = configured(case, profile=profile)
+    ends: list[float] = []
+    made = ready(config, Place.of("cpu", Ranks()))
+    Training(config, made, out=out, watch=lambda _: ends.append(time.perf_counter())).run()
+    return ends
+
+
+def lightning(case: dict[str, Any], out: Path) -> list[float]:
+    """Lightning's Trainer without logger, bar and checkpoints."""
+    import lightning as pl
+
+    made, found = batches(configured(case))
+    ends: list[float] = []
+
+    class Module(pl.LightningModule):
+        def __init__(self) -> None:
+            super().__init__()
+            self.network = made.network
+
+        def training_step(self, batch: Any, index: int) -> Any:
+            return F.cross_entropy(self.network(batch[0]), batch[1])
+
+        def configure_optimizers(self) -> Any:
+            return made.optimizers["all"]
+
+        def on_train_batch_end(self, *_: Any) -> None:
+            ends.append(time.perf_counter())
+
+    trainer = pl.Trainer(
+        accelerator="cpu",
+        max_epochs=1,
+        logger=False,
+        enable_checkpointing=False,
+        enable_progress_bar=False,
+        enable_model_summary=False,
+        default_root_dir=out,
+    )
+    trainer.fit(Module(), _Epoch(found, case["steps"]))
+    return ends
+
+
+class _Epoch:
+    """Batches that are there already, as a loader."""
+
+    def __init__(self, found: Iterator[Any], count: int) -> None:
+        self._found, self._count = found, count
+
+    def __iter__(self) -> Iterator[Any]:
+        return self._found
+
+    def __len__(self) -> int:
+        return self._count
+
+
+class _Labelled(nn.Module):
+    """A network as Hugging Face's Trainer wants it: labels in, loss out."""
+
+    def __init__(self, network: nn.Module) -> None:
+        super().__init__()
+        self.network = network
+
+    def forward(self, inputs: Any, labels: Any) -> dict[str, Any]:
+        scores = self.network(inputs)
+        return {"loss": F.cross_entropy(scores, labels), "logits": scores}
+
+
+def hugging_face(case: dict[str, Any], out: Path) -> list[float]:
+    """Hugging Face's Trainer without logging and saving."""
+    import transformers
+
+    made, found = batches(configured(case))
+    ends: list[float] = []
+
+    class Ends(transformers.TrainerCallback):  # type: ignore[misc]
+        def on_step_end(self, *_: Any, **__: Any) -> None:
+            ends.append(time.perf_counter())
+
+    class OwnLoader(transformers.Trainer):  # type: ignore[misc]
+        def get_train_dataloader(self) -> Any:
+            return _Epoch(({"inputs": one, "labels": two} for one, two in found), case["steps"])
+
+    arguments = transformers.TrainingArguments(
+        output_dir=str(out),
+        max_steps=case["steps"],
+        per_device_train_batch_size=case["batch"],
+        save_strategy="no",
+        logging_strategy="no",
+        report_to=[],
+        disable_tqdm=True,
+        use_cpu=True,
+        max_grad_norm=0.0,
+        dataloader_pin_memory=False,
+    )
+    optimizer = made.optimizers["all"]
+    schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda _: 1.0)
+    trainer = OwnLoader(
+        _Labelled(made.network),
+        arguments,
+        train_dataset=_Epoch(iter(()), 1),
+        optimizers=(optimizer, schedule),
+        callbacks=[Ends()],
+    )
+    trainer.remove_callback(transformers.PrinterCallback)
+    trainer.train()
+    return ends
+
+
+LOOPS: dict[str, Callable[[dict[str, Any], Path], list[float]]] = {
+    "plain loop": plain,
+    "laptime train": lambda case, out: ours(case, out, profile=True),
+    "laptime train --no-profile": lambda case, out: ours(case, out, profile=False),
+    "Lightning Trainer": lightning,
+    "Hugging Face Trainer": hugging_face,
+}
+
+
+def compare(case: dict[str, Any], seconds: float) -> dict[str, list[float]]:
+    """Mean seconds a step of each loop, round by round."""
+    found: dict[str, list[float]] = {name: [] for name in LOOPS}
+    until = time.monotonic() + seconds
+    rounds = 0
+    while rounds < 3 or time.monotonic() < until:
+        order = list(LOOPS.items())
+        for name, loop in order[:: -1 if rounds % 2 else 1]:
+            with tempfile.TemporaryDirectory() as folder:
+                ends = loop(case, Path(folder) / "run")
+            found[name].append(float(np.mean([b - a for a, b in pairwise(ends[SKIPPED:])])))
+        rounds += 1
+    return found
+
+
+def flatness(epochs: int = 400) -> tuple[float, float, float]:
+    """Median step of epochs 5 to 25, of the last 20, and their ratio, in one training of zener4."""
+    config = configured(CASES["zener4 b32"], profile=True, epochs=epochs, samples=32 * 8)
+    with tempfile.TemporaryDirectory() as folder:
+        made = ready(config, Place.of("cpu", Ranks()))
+        run = Training(config, made, out=Path(folder) / "run").run()
+        table = run.steps.table
+        epoch, wall = table["epoch"].to_numpy(), table["wall_s"].to_numpy()
+    early = float(np.median(wall[(epoch >= 5) & (epoch < 25)]))
+    late = float(np.median(wall[epoch >= epochs - 20]))
+    return early, late, late / early
+
+
+def main() -> None:
+    """Print both tables."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--seconds", type=float, default=60.0, help="for each network")
+    options = parser.parse_args()
+    warnings.filterwarnings("ignore")
+    logging.disable(logging.WARNING)
+    print("| network | loop | step ms | times a plain loop's speed (95 %) |\n| --- | --- | ---: | ---: |")
+    for label, case in CASES.items():
+        found = compare(case, options.seconds)
+        for name, means in found.items():
+            ratios = summarize([base / one for base, one in zip(found["plain loop"], means, strict=True)])
+            speed = f"{ratios.median:.3f} ({ratios.low:.3f}–{ratios.high:.3f})"
+            print(f"| {label} | {name} | {np.median(means) * 1e3:.2f} | {speed} |", flush=True)
+    early, late, ratio = flatness()
+    print(f"\n400 epochs: {early * 1e3:.3f} ms a step in epochs 5–25, {late * 1e3:.3f} in the last 20")
+    print(f"ratio: {ratio:.3f}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,39 @@
+"""Settings: `train.batch=64` or just `batch=64`, from the command line or a sweep."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from laptime.errors import ConfigError
+from laptime.train.config import fields
+from laptime.train.config.problems import nearest, plain
+
+
+def read_setting(text: str) -> tuple[str, Any]:
+    """The full key and the value of `key=value`. The schema makes a number of the text where it wants one."""
+    key, sign, value = text.partition("=")
+    if not sign or not key.strip():
+        raise ConfigError(f"--set {plain(text)} is not key=value, such as train.batch=64")
+    full = full_key(key.strip())
+    free = full == fields.OPTIONS or full.startswith(f"{fields.OPTIONS}.")
+    return full, fields.literal(value.strip()) if free else value.strip()
+
+
+def full_key(key: str) -> str:
+    """The key with its section. A bare one stands for the only field so named; `.name` is the run's own."""
+    if key in fields.sections() or "." in key:
+        return key.removeprefix(".") if key == ".name" else key
+    found = [one for one in fields.names() if one.rpartition(".")[2] == key]
+    if len(found) > 1:
+        full = [f".{one}" if "." not in one else one for one in found]
+        raise ConfigError(
+            f"--set {key} could be {', '.join(full[:-1])} or {full[-1]}; write one of them in full"
+        )
+    if found:
+        return found[0]
+    bare = {one.rpartition(".")[2]: one for one in fields.names()}
+    near = nearest(key, [*bare, *fields.sections()])
+    hint = (
+        f"did you mean {bare.get(near, near)}?" if near else "laptime train CONFIG --explain lists all keys"
+    )
+    raise ConfigError(f"--set {plain(key)}: there is no such key; {hint}")

@@ -1,0 +1,54 @@
+"""The dictionary from class folders to readable names: TOML, JSON, or lines of `folder name`."""
+
+from __future__ import annotations
+
+import json
+import tomllib
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from laptime.errors import DataError
+
+
+def read_labels(path: Path) -> dict[str, str]:
+    """The dictionary in a file; a `DataError` says what is wrong with it."""
+    try:
+        text = path.read_text(encoding="utf-8")
+        found: Any = _READERS.get(path.suffix.lower(), _lines)(text)
+    except OSError as error:
+        raise DataError(
+            f"the label file {path} cannot be read ({error.strerror}); correct data.labels"
+        ) from error
+    except ValueError as error:  # of UTF-8, of TOML and of JSON
+        said = str(error).splitlines()[0]
+        raise DataError(f"the label file {path} is not what its name says ({said}); correct it") from error
+    if not isinstance(found, dict) or not all(isinstance(name, str) for name in found.values()):
+        raise DataError(f"the label file {path} must hold one name for each folder, and nothing else")
+    if not found:
+        raise DataError(f"the label file {path} is empty; write lines of `folder name`, or leave data.labels")
+    return found
+
+
+def names_of(folders: Sequence[str], labels: dict[str, str], path: Path) -> tuple[str, ...]:
+    """The readable names of class folders; those the dictionary does not have keep their own."""
+    if not any(folder in labels for folder in folders):
+        raise DataError(
+            f"the label file {path} names none of the classes, such as {folders[0]!r}; correct it"
+        )
+    return tuple(labels.get(folder, folder) for folder in folders)
+
+
+def _lines(text: str) -> dict[str, str]:
+    found: dict[str, str] = {}
+    for number, line in enumerate(text.splitlines(), start=1):
+        folder, *name = line.split(maxsplit=1)[:2] or [""]
+        if not folder or folder.startswith("#"):
+            continue
+        if not name:
+            raise ValueError(f"line {number} has no name after {folder!r}")
+        found[folder] = name[0].strip()
+    return found
+
+
+_READERS = {".toml": tomllib.loads, ".json": json.loads}

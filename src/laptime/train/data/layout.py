@@ -1,0 +1,135 @@
+"""What lies in a folder of images: classes, their files, and which of them are held out."""
+
+from __future__ import annotations
+
+import difflib
+import hashlib
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from laptime.errors import DataError
+
+SUFFIXES = frozenset(
+    {".jpg", ".jpeg", ".jpe", ".png", ".bmp", ".gif", ".tif", ".tiff", ".webp", ".ppm", ".pgm"}
+)
+_VALIDATION = ("val", "validation")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Listing:
+    """The images of a folder, class by class, as paths relative to it."""
+
+    root: Path
+    images: dict[str, list[str]]
+    ignored: int  # files that are no images by their name
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """Images of each class."""
+        return {name: len(found) for name, found in self.images.items()}
+
+
+def roots(path: Path) -> tuple[Path, Path | None]:
+    """The folders of classes to train and to validate on; None: a share of the first is held out."""
+    if not path.exists():
+        raise DataError(
+            f"{path} does not exist; set data.path to a folder of images, or use `laptime data sync`"
+        )
+    if not path.is_dir():
+        raise DataError(f"{path} is a file; set data.path to a folder with one folder per class")
+    train = path / "train"
+    # A class may be called `train`: it holds images, not folders.
+    if not train.is_dir() or not _folders(train):
+        return path, None
+    return train, next((path / name for name in _VALIDATION if (path / name).is_dir()), None)
+
+
+def classes(root: Path, chosen: Sequence[str], labels: dict[str, str]) -> tuple[str, ...]:
+    """The class folders, all of them or those chosen by their own names or their readable ones."""
+    found = _folders(root)
+    if not found:
+        raise DataError(f"{root} has no class folders; put the images of each class into a folder of its own")
+    readable = {name: folder for folder, name in labels.items()}
+    wanted = [name if name in found else readable.get(name, name) for name in chosen]
+    for name, folder in zip(chosen, wanted, strict=True):
+        if folder not in found:
+            near = difflib.get_close_matches(name, [*found, *readable], n=1)
+            some = ", ".join(found[:5]) + (", …" if len(found) > 5 else "")
+            hint = f"did you mean {near[0]!r}?" if near else f"it has {some}"
+            raise DataError(f"{root} has no class {name!r}; {hint}")
+        if wanted.count(folder) > 1:
+            raise DataError(f"data.classes names {folder!r} twice; name it once")
+    return tuple(wanted or found)
+
+
+def listing(root: Path, names: Sequence[str], *, per_class: int) -> Listing:
+    """The images of the named classes, in the order of their names; at most `per_class` of each."""
+    images: dict[str, list[str]] = {}
+    ignored = 0
+    for name in names:
+        if not (root / name).is_dir():
+            raise DataError(f"{root} has no folder for class {name!r}; add it, or remove {root}")
+        found, others = _images(root / name)
+        if not found:
+            raise DataError(
+                f"class {name!r} of {root} has no images; add some, or leave it out of data.classes"
+            )
+        images[name] = [f"{name}/{one}" for one in sorted(found)[: per_class or None]]
+        ignored += others
+    return Listing(root=root, images=images, ignored=ignored)
+
+
+def held_out(whole: Listing, share: float) -> tuple[Listing, Listing]:
+    """(the rest, `share` of each class), by a hash of the names: new files do not move old ones across.
+
+    At least one image of each class is held out, and at least one is left.
+    """
+    rest: dict[str, list[str]] = {}
+    held: dict[str, list[str]] = {}
+    for name, files in whole.images.items():
+        count = min(len(files) - 1, max(1, round(len(files) * share))) if share else 0
+        chosen = set(sorted(files, key=_hash)[:count])
+        held[name] = [file for file in files if file in chosen]
+        rest[name] = [file for file in files if file not in chosen]
+    return (
+        Listing(root=whole.root, images=rest, ignored=whole.ignored),
+        Listing(root=whole.root, images=held, ignored=0),
+    )
+
+
+def _hash(file: str) -> bytes:
+    return hashlib.blake2b(os.fsencode(file), digest_size=8).digest()
+
+
+def _folders(root: Path) -> list[str]:
+    try:
+        with os.scandir(root) as found:
+            return sorted(one.name for one in found if one.is_dir() and not one.name.startswith("."))
+    except OSError as error:
+        raise DataError(f"{root} cannot be read ({error.strerror}); correct its permissions") from error
+
+
+def _images(folder: Path, below: str = "") -> tuple[list[str], int]:
+    """Images of a class by their names' endings, in folders below it too, and how many files are none."""
+    names: list[str] = []
+    ignored = 0
+    try:
+        with os.scandir(folder / below) as found:
+            for one in found:
+                if one.name.startswith("."):  # such as `._cat.jpg`, which is no image
+                    continue
+                if os.path.splitext(one.name)[1].lower() in SUFFIXES:
+                    names.append(below + one.name)
+                elif one.is_dir(follow_symlinks=False):
+                    more, others = _images(folder, f"{below}{one.name}/")
+                    names += more
+                    ignored += others
+                else:
+                    ignored += 1
+    except OSError as error:
+        raise DataError(
+            f"{folder / below} cannot be read ({error.strerror}); correct its permissions"
+        ) from error
+    return names, ignored

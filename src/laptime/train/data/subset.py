@@ -1,0 +1,70 @@
+"""Parts of a dataset: some of its samples, and its k folds."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils.data import Dataset
+
+from laptime.errors import DataError
+
+
+class Subset(Dataset[Any]):
+    """Some samples of a dataset. The epoch in a pick reaches the dataset, and with it the augmentation."""
+
+    def __init__(self, dataset: Dataset[Any], indices: Tensor) -> None:
+        self._dataset, self._indices = dataset, indices.long()
+
+    def __len__(self) -> int:
+        return len(self._indices)
+
+    def __getitems__(self, picks: list[int]) -> Any:
+        chosen = torch.tensor(picks)
+        whole = len(self._dataset)  # type: ignore[arg-type]
+        mapped = self._indices[chosen % len(self)] + chosen // len(self) * whole
+        return self._dataset.__getitems__(mapped.tolist())  # type: ignore[attr-defined]
+
+    @property
+    def labels(self) -> Tensor | None:
+        """A class number for each sample, where the dataset has one."""
+        found = getattr(self._dataset, "labels", None)
+        return None if found is None else found[self._indices]
+
+
+def folds(
+    dataset: Dataset[Any], k: int, seed: int, labels: Tensor | None = None
+) -> list[tuple[Subset, Subset]]:
+    """k pairs (train, held out): each sample is held out once, each class in equal shares where it is known.
+
+    A dataset that can be seen without augmentation (`plain()`) is held out that way.
+    """
+    samples = len(dataset)  # type: ignore[arg-type]
+    if not 2 <= k <= samples:
+        raise DataError(f"{samples} samples do not make {k} folds; choose from 2 to {samples}")
+    labels = labels if labels is not None else getattr(dataset, "labels", None)
+    order = _by_class(torch.zeros(samples) if labels is None else labels, seed)
+    plain = dataset.plain() if hasattr(dataset, "plain") else dataset
+    fold = torch.empty(samples, dtype=torch.int64)
+    fold[order] = torch.arange(samples) % k  # dealt out in turn, class after class
+    return [
+        (Subset(dataset, (fold != one).nonzero()[:, 0]), Subset(plain, (fold == one).nonzero()[:, 0]))
+        for one in range(k)
+    ]
+
+
+def divided(labels: Tensor, share: float, *, seed: int) -> Tensor:
+    """Which samples are held out: `share` of each class, rounded, from the seed."""
+    order = _by_class(labels, seed)
+    held = torch.zeros(len(labels), dtype=torch.bool)
+    for label in labels.unique():
+        of_class = order[labels[order] == label]
+        held[of_class[: round(len(of_class) * share)]] = True
+    return held
+
+
+def _by_class(labels: Tensor, seed: int) -> Tensor:
+    """Sample numbers, class after class, shuffled within each."""
+    shuffled = torch.randperm(len(labels), generator=torch.Generator().manual_seed(seed % 2**63))
+    return shuffled[labels[shuffled].argsort(stable=True)]

@@ -1,0 +1,269 @@
+"""The loop: what it counts, how it goes on from a checkpoint, and how it ends."""
+
+import errno
+import os
+import signal
+
+import pytest
+import torch
+from torch import nn
+
+import laptime
+from laptime.errors import RunError, TrainingError
+from laptime.train import checkpoint
+from laptime.train.build import ready
+from laptime.train.config import Config
+from laptime.train.data import Data
+from laptime.train.loop import Training
+from laptime.train.place import Place
+from laptime.train.ranks import Ranks
+
+
+class Net(nn.Module):
+    """Two layers with dropout in between, so that a wrong random state shows."""
+
+    def __init__(self):
+        super().__init__()
+        self.first = nn.Linear(6, 16)
+        self.drop = nn.Dropout(0.3)
+        self.last = nn.Linear(16, 3)
+
+    def forward(self, x):
+        return self.last(self.drop(torch.relu(self.first(x))))
+
+
+class Points(torch.utils.data.Dataset):
+    """Points of three classes; a whole batch at once. `spoil` is called with the picks."""
+
+    def __init__(self, count, seed, spoil=None):
+        generator = torch.Generator().manual_seed(seed)
+        self.labels = torch.arange(count) % 3
+        self.points = torch.randn(count, 6, generator=generator) + self.labels[:, None]
+        self.spoil = spoil
+        self.seen = []
+
+    def __len__(self):
+        return len(self.labels)
+
+    def __getitems__(self, picks):
+        if self.spoil is not None:
+            self.spoil(picks)
+        self.seen.append(picks)
+        index = torch.tensor(picks) % len(self)
+        return self.points[index], self.labels[index]
+
+
+def configured(**sections):
+    base = {
+        "network": {"name": f"{__name__}:Net"},
+        "data": {"kind": "synthetic", "shape": [6], "classes": 3},
+        "train": {"batch": 8, "epochs": 3, "device": "cpu"},
+        "optimizer": {"name": "adam", "lr": 0.01},
+        "schedule": {"name": "cosine"},
+    }
+    return Config(**{key: base.get(key, {}) | sections.get(key, {}) for key in base | sections})
+
+
+def data(count=40, spoil=None):
+    return Data(train=Points(count, 1, spoil), validation=Points(12, 2), classes=("a", "b", "c"))
+
+
+def training(out, config=None, given=None, **options):
+    config = config or configured()
+    place = Place.of("cpu", Ranks())
+    made = ready(config, place, given or data())
+    return Training(config, made, out=out, **options)
+
+
+@pytest.fixture(autouse=True)
+def _importable(monkeypatch):
+    import sys
+
+    monkeypatch.setitem(sys.modules, __name__, sys.modules[__name__])
+
+
+def losses(run, stage="train"):
+    """The loss of each step, of the last attempt that took it."""
+    found = {}
+    for step in run.steps:
+        if step.stage == stage:
+            found[step.step] = step.loss
+    return list(found.values())
+
+
+def test_every_step_has_its_loss_accuracy_epoch_and_update(tmp_path):
+    run = training(tmp_path / "run").run()
+    train = [step for step in run.steps if step.stage == "train"]
+    assert [step.epoch for step in train] == [0] * 5 + [1] * 5 + [2] * 5
+    assert [step.optimizer_step for step in train] == list(range(1, 16))
+    assert all(step.samples == 8 and 0 <= step.top1 <= step.topn == 1 for step in train)
+    assert len(losses(run, "validation")) == 6
+    assert (run.status, run.summary["notes"]) == ("finished", [])
+    assert {row["layer"] for row in run.layer_table.to_pylist()} >= {"first", "last"}
+    assert run.config["train"]["batch"] == 8
+    assert run.config["samples"] == 40
+
+
+def test_the_network_learns(tmp_path):
+    run = training(tmp_path / "run", configured(train={"batch": 8, "epochs": 12})).run()
+    assert losses(run)[-1] < 0.8 * losses(run)[0]
+
+
+@pytest.mark.parametrize("stop_at", [3, 5, 7, 11])
+def test_a_broken_training_goes_on_with_the_losses_of_an_unbroken_one(stop_at, tmp_path):
+    whole = training(tmp_path / "whole").run()
+
+    class Cut(Exception):
+        pass
+
+    def cut(now):
+        if now.step == stop_at and now.stage == "train":
+            raise Cut
+
+    config = configured(checkpoint={"every_steps": 2})
+    with pytest.raises(Cut):
+        training(tmp_path / "broken", config, watch=cut).run()
+    assert laptime.load(tmp_path / "broken").status == "failed"
+    run = training(tmp_path / "broken", config, resume=True).run()
+    assert losses(run) == losses(whole)
+    assert losses(run, "validation") == losses(whole, "validation")
+    assert {step.attempt for step in run.steps} == {0, 1}
+    last = [step.optimizer_step for step in run.steps if step.attempt == 1 and step.stage == "train"]
+    assert last[-1] == 15
+
+
+def test_the_first_interrupt_ends_after_the_step_with_a_checkpoint(tmp_path):
+    whole = training(tmp_path / "whole").run()
+    said = []
+
+    def interrupt(now):
+        if now.step == 7 and now.stage == "train":
+            os.kill(os.getpid(), signal.SIGINT)
+
+    with pytest.raises(KeyboardInterrupt):
+        training(tmp_path / "run", watch=interrupt, say=said.append).run()
+    run = laptime.load(tmp_path / "run")
+    assert run.status == "interrupted"
+    assert len(losses(run)) == 7
+    assert "press Ctrl-C again" in said[0]
+    assert losses(training(tmp_path / "run", resume=True).run()) == losses(whole)
+
+
+def test_gradients_are_summed_over_steps(tmp_path):
+    config = configured(train={"batch": 8, "epochs": 1, "accumulate": 2, "device": "cpu"})
+    run = training(tmp_path / "run", config).run()
+    # Five batches: two updates of two, and one for the last.
+    assert [step.optimizer_step for step in run.steps if step.stage == "train"] == [0, 1, 1, 2, 3]
+
+
+def test_a_loss_that_is_no_number_ends_in_one_line_and_the_run_is_kept(tmp_path):
+    config = configured(optimizer={"name": "sgd", "lr": 1e30})
+    with pytest.raises(
+        TrainingError, match=r"the loss is no number at step \d+: lower optimizer.lr"
+    ) as error:
+        training(tmp_path / "run", config).run()
+    assert "\n" not in str(error.value)
+    run = laptime.load(tmp_path / "run")
+    assert run.status == "failed"
+    assert len(run.steps) >= 1
+
+
+def test_a_loss_that_is_no_number_can_be_lived_with(tmp_path):
+    config = configured(
+        optimizer={"name": "sgd", "lr": 1e30}, train={"batch": 8, "epochs": 3, "on_nan": "go-on"}
+    )
+    assert training(tmp_path / "run", config).run().status == "finished"
+
+
+def test_a_full_disk_costs_the_checkpoint_and_nothing_else(tmp_path, monkeypatch):
+    def full(path, state):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(checkpoint, "save", full)
+    said = []
+    run = training(tmp_path / "run", say=said.append).run()
+    assert run.status == "finished"
+    assert len(losses(run)) == 15
+    assert "No space left" in said[0]
+    assert any("checkpoint" in note for note in run.summary["notes"])
+
+
+def test_a_loader_worker_that_dies_is_told_in_one_line(tmp_path):
+    def die(picks):
+        if torch.utils.data.get_worker_info() is not None:
+            os._exit(3)
+
+    config = configured(loader={"workers": 1})
+    with pytest.raises(TrainingError, match="a loader worker died") as error:
+        training(tmp_path / "run", config, data(spoil=die)).run()
+    assert "\n" not in str(error.value)
+    assert laptime.load(tmp_path / "run").status == "failed"
+
+
+def test_memory_that_is_not_there_is_told_with_a_smaller_batch(tmp_path):
+    def exhaust(picks):
+        raise RuntimeError("[enforce fail] DefaultCPUAllocator: can't allocate memory: you tried to allocate")
+
+    with pytest.raises(
+        TrainingError, match=r"batch 8 does not fit into the memory of cpu; try train.batch = 4"
+    ):
+        training(tmp_path / "run", given=data(spoil=exhaust)).run()
+
+
+def test_workers_bring_the_same_batches_as_the_training_process(tmp_path):
+    alone = training(tmp_path / "alone").run()
+    helped = training(tmp_path / "helped", configured(loader={"workers": 2})).run()
+    assert losses(helped) == losses(alone)
+
+
+def test_the_best_state_is_kept_beside_the_last(tmp_path):
+    training(tmp_path / "run").run()
+    folder = tmp_path / "run" / "checkpoint"
+    last, best = (
+        checkpoint.load(folder / name, device=torch.device("cpu")) for name in ("last.pt", "best.pt")
+    )
+    assert last["counts"]["epoch"] == 3
+    assert best["counts"]["epoch"] <= 3
+    assert last["counts"]["step"] == 15
+
+
+def test_a_checkpoint_of_another_network_is_refused_in_one_line(tmp_path):
+    training(tmp_path / "run").run()
+    other = configured(network={"name": "torch.nn:Linear", "options": {"in_features": 6, "out_features": 3}})
+    with pytest.raises(TrainingError, match="does not fit this configuration") as error:
+        training(tmp_path / "run", other, resume=True)
+    assert "\n" not in str(error.value)
+
+
+def test_a_checkpoint_that_is_damaged_or_missing_is_told_in_one_line(tmp_path):
+    with pytest.raises(TrainingError, match="there is no checkpoint"):
+        training(tmp_path / "run", resume=True)
+    training(tmp_path / "run").run()
+    file = tmp_path / "run" / "checkpoint" / "last.pt"
+    file.write_bytes(file.read_bytes()[:100])
+    with pytest.raises(TrainingError, match="cannot be read"):
+        training(tmp_path / "run", resume=True)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [{"precision": "bf16"}, {"clip": 0.1}, {"channels_last": True}, {"steps": 4}],
+    ids=lambda one: next(iter(one)),
+)
+def test_ways_to_train(settings, tmp_path):
+    config = configured(train={"batch": 8, "epochs": 1, "device": "cpu"} | settings)
+    run = training(tmp_path / "run", config).run()
+    assert run.status == "finished"
+    assert len(losses(run)) == settings.get("steps", 5)
+
+
+def test_without_profiling_steps_and_accounts_are_kept_and_layers_left_out(tmp_path):
+    run = training(tmp_path / "run", configured(record={"profile": False})).run()
+    assert len(losses(run)) == 15
+    assert not [row for row in run.layer_table.to_pylist() if row["step"] > 1]
+
+
+def test_a_finished_run_is_not_written_over(tmp_path):
+    training(tmp_path / "run").run()
+    with pytest.raises(RunError):
+        training(tmp_path / "run").run()
