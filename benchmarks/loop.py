@@ -73,7 +73,7 @@ def plain(case: dict[str, Any], _: Path) -> list[float]:
     ends = []
     for inputs, targets in found:
         loss = F.cross_entropy(network(inputs), targets)
-        loss.backward()  # type: ignore[no-untyped-call]
+        loss.backward()
         optimizer.step()
         optimizer.zero_grad()
         ends.append(time.perf_counter())
@@ -155,11 +155,11 @@ def hugging_face(case: dict[str, Any], out: Path) -> list[float]:
     made, found = batches(configured(case))
     ends: list[float] = []
 
-    class Ends(transformers.TrainerCallback):  # type: ignore[misc]
+    class Ends(transformers.TrainerCallback):
         def on_step_end(self, *_: Any, **__: Any) -> None:
             ends.append(time.perf_counter())
 
-    class OwnLoader(transformers.Trainer):  # type: ignore[misc]
+    class OwnLoader(transformers.Trainer):
         def get_train_dataloader(self) -> Any:
             return _Epoch(({"inputs": one, "labels": two} for one, two in found), case["steps"])
 

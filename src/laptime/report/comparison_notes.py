@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -10,7 +10,7 @@ from laptime.record.comparison import RUN_TO_RUN, Samples, compare_runs
 from laptime.report.words import name, percent, plural
 from laptime.store import Run
 
-_SAID = {
+_SAID: dict[str, Callable[[Mapping[str, Any]], Any]] = {
     "devices": lambda e: (e.get("device") or {}).get("name"),
     "torch versions": lambda e: e.get("torch"),
     "threads": lambda e: e.get("threads"),

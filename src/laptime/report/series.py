@@ -136,4 +136,4 @@ def _cells(columns: Columns, here: Mask) -> Samples:
     step = columns["attempt"][here].astype(np.int64) << 40 | columns["step"][here].astype(np.int64)
     keys = step << 16 | columns["rank"][here].astype(np.int64)
     _, place = np.unique(keys, return_inverse=True)
-    return np.bincount(place, columns["seconds"][here])
+    return np.bincount(place, columns["seconds"][here]).astype(np.float64)

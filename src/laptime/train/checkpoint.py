@@ -19,7 +19,7 @@ VERSION = 1
 
 def random_states() -> dict[str, Any]:
     """The states of every generator that a step may draw from, as tensors and plain values."""
-    kind, keys, position, has_gauss, cached = np.random.get_state(legacy=True)  # type: ignore[misc]
+    kind, keys, position, has_gauss, cached = np.random.get_state(legacy=True)
     version, internal, gauss = random.getstate()
     return {
         "torch": torch.get_rng_state(),

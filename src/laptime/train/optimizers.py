@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import math
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
 from torch import nn
@@ -42,7 +43,7 @@ def rate(config: OptimizerConfig) -> float:
 def optimizer(config: OptimizerConfig, parameters: Sequence[nn.Parameter]) -> Optimizer:
     """The optimizer of a group of parameters. Only what it takes is handed to it."""
     kind = _MADE[config.name]
-    offered = {
+    offered: dict[str, Any] = {
         "lr": rate(config),
         "momentum": config.momentum if config.name in ("momentum", "rmsprop") else 0.0,
         "nesterov": config.nesterov and config.name == "momentum",

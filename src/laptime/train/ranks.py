@@ -12,6 +12,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch._C._distributed_c10d import GradBucket, PrefixStore, TCPStore
 from torch.nn.parallel import DistributedDataParallel
 
 from laptime.measure.recorder import Recorder
@@ -62,19 +63,19 @@ class Ranks:
         finally:
             dist.destroy_process_group()
 
-    def _store(self) -> dist.Store:
+    def _store(self) -> Any:
         """Where ranks find each other. After a restart it still has the addresses of those that died.
 
         Gloo took those for the living about every third time (torch 2.13), hence a name for each attempt.
         """
         hosted = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"  # by the launcher
-        store = dist.TCPStore(
+        store = TCPStore(
             os.environ["MASTER_ADDR"],
             int(os.environ["MASTER_PORT"]),
             self.ranks,
             is_master=self.rank == 0 and not hosted,
         )
-        return dist.PrefixStore(f"laptime-{self.restarts}", store)
+        return PrefixStore(f"laptime-{self.restarts}", store)
 
     def wait(self) -> None:
         """Until all have come here."""
@@ -115,7 +116,7 @@ class Exchange:
     _spans: list[tuple[float, float]] = field(default_factory=list)
     _last_begin: float = 0.0
 
-    def average(self, bucket: dist.GradBucket) -> torch.futures.Future[Any]:
+    def average(self, bucket: GradBucket) -> torch.futures.Future[Any]:
         """The mean of a bucket over all ranks, once it is there."""
         tensor = bucket.buffer().div_(self.ranks)
         begin = time.perf_counter()
@@ -134,7 +135,8 @@ class Exchange:
             value: torch.Tensor = future.value()[0]
             return value
 
-        return work.get_future().then(done)
+        averaged: torch.futures.Future[Any] = work.get_future().then(done)
+        return averaged
 
     def end_step(self) -> None:
         """A backward pass is over: all its buckets are here."""
