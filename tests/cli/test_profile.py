@@ -73,7 +73,7 @@ def test_tables_go_to_stdout_and_the_rest_to_stderr(laptime):
     done = laptime("profile", "zener4", "--batch", "2", "--steps", "4", "--device", "cpu", "--out", "out")
     assert done.exit_code == 0
     assert done.stdout.startswith("out\n")
-    assert done.stderr == "zener4: input 1x32x32, batch 2, device cpu (as asked)\n"
+    assert done.stderr == "zener4: input 1x32x32 (zener), batch 2, device cpu (as asked)\n"
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from tests.store.samples import a_finished_run
 
 from laptime import __version__
 
-VERBS = ("demo", "run", "profile", "show", "export", "query", "doctor")
+VERBS = ("demo", "run", "train", "profile", "show", "compare", "collect", "export", "query", "doctor", "data")
 HEAVY = ("torch", "pyarrow", "duckdb", "numpy", "rich", "laptime.store", "laptime.measure")
 
 
@@ -76,7 +76,7 @@ def test_the_version_is_the_package_s(laptime):
         ["profile", "zener4", "--input", "0x4"],
         ["profile", "zener4", "--input", "float99:4"],
         ["profile", "zener4", "--input", "float32:4@7"],
-        ["profile", "module:callable"],
+        ["profile", "torch.nn:Identity"],
         ["demo", "--epochs", "0"],
         ["doctor", "surplus"],
     ],

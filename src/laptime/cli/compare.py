@@ -13,7 +13,6 @@ from laptime.cli.options import EveryLayer, Json, wrong
 from laptime.cli.outcome import answer
 from laptime.cli.progress import waiting
 from laptime.errors import NotARun
-from laptime.store.files import one_line
 
 if TYPE_CHECKING:
     from laptime.store import Run
@@ -91,6 +90,8 @@ def _loaded(paths: Sequence[Path]) -> list[Run]:
     for path in paths:
         below = find_runs(path) if path.is_dir() else []
         if path.is_dir() and not below:
+            from laptime.store.files import one_line
+
             raise NotARun(f"{one_line(path)} holds no run; give the directory of a run or of several")
         for one in below or [path]:
             found.setdefault(one.resolve(), load(one))

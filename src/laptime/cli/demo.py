@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from laptime.cli.options import Json, Out
-from laptime.cli.outcome import answer
+from laptime.cli.outcome import answer, say
 from laptime.cli.progress import progress, waiting
 from laptime.cli.quiet import quiet_torch
 
@@ -39,7 +39,11 @@ def demo(
 
         place = out or default_out("demo")
         loaders = _loader(zener.dataset(CARDS, seed=1)), _loader(zener.dataset(UNSEEN_CARDS, seed=2))
-    run = train(place, *loaders, epochs)
+    try:
+        run = train(place, *loaders, epochs)
+    except KeyboardInterrupt:
+        say(f"the run so far is in {place}")
+        raise
     from laptime.report import content
 
     found = content(run)

@@ -77,6 +77,7 @@ def _samples(name: str, inputs: Sequence[str] | None) -> list[synthetic.Sample]:
     except ValueError as error:
         wrong("--input", str(error))
     if not found and ":" in name:
+        target.attribute(name)  # a name that leads nowhere is the first thing to mend
         wrong(
             "--input", f"{name} does not say what it takes; give the shape of one sample, such as 3x224x224"
         )

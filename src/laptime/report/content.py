@@ -29,7 +29,7 @@ def content(run: Run) -> dict[str, Any]:
         found[stage.value] = _stage(run, stage)
     found["recorder"] = _recorder(run)
     found["kernels"] = run.summary.get("kernels")
-    found["notes"] = [*_status_notes(run), *(run.summary.get("notes") or [])]
+    found["notes"] = [*_status_notes(run), *_lost(run), *(run.summary.get("notes") or [])]
     found = plain(found)
     found["look_first"] = look_first(found)
     return found
@@ -54,6 +54,14 @@ def _status_notes(run: Run) -> list[str]:
     if run.status == "interrupted":
         return ["the run was interrupted: these are the steps that reached the disk"]
     return ["the run failed: these are the steps before that"] if run.status == "failed" else []
+
+
+def _lost(run: Run) -> list[str]:
+    """Steps that the summary counts and the folder no longer has."""
+    steps = run.summary.get("steps")
+    counted = sum(steps.values()) if isinstance(steps, dict) else 0
+    gone = counted > 0 and not len(run.steps)
+    return [f"{counted} steps were recorded, but the run's `steps` folder is gone"] if gone else []
 
 
 def _stage(run: Run, stage: Stage) -> dict[str, Any] | None:

@@ -56,7 +56,10 @@ def ready(config: Config, place: Place, data: Data | None = None) -> Ready:
     if empty or not groups:
         raise ConfigError(f"network {config.network.name} has no parameter to train; choose another")
     batches = _batches(config, data.train, place)
-    made = {name: optimizers.optimizer(config.optimizer, found) for name, found in groups.items()}
+    made = {
+        name: optimizers.optimizer(config.optimizer, found, share=objective.rate(name))
+        for name, found in groups.items()
+    }
     per_epoch = -(-batches.order.batches // config.train.accumulate)
     updates = min(config.train.epochs * per_epoch, config.train.steps or config.train.epochs * per_epoch)
     return Ready(

@@ -40,11 +40,13 @@ def rate(config: OptimizerConfig) -> float:
     return config.lr if config.lr is not None else RATES[config.name]
 
 
-def optimizer(config: OptimizerConfig, parameters: Sequence[nn.Parameter]) -> Optimizer:
-    """The optimizer of a group of parameters. Only what it takes is handed to it."""
+def optimizer(
+    config: OptimizerConfig, parameters: Sequence[nn.Parameter], *, share: float = 1.0
+) -> Optimizer:
+    """The optimizer of a group of parameters, with a share of the rate. Only what it takes is given to it."""
     kind = _MADE[config.name]
     offered: dict[str, Any] = {
-        "lr": rate(config),
+        "lr": rate(config) * share,
         "momentum": config.momentum if config.name in ("momentum", "rmsprop") else 0.0,
         "nesterov": config.nesterov and config.name == "momentum",
         "betas": config.betas,

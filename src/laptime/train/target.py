@@ -26,7 +26,7 @@ def network(target: str, **options: Any) -> nn.Module:
         return build(target, **options)
     from torch import nn
 
-    found = _attribute(target)
+    found = attribute(target)
     if not isinstance(found, nn.Module):
         if not callable(found):
             raise BadTarget(f"{target} is of type {type(found).__name__}; name a module or a callable")
@@ -42,7 +42,8 @@ def network(target: str, **options: Any) -> nn.Module:
     return found.train()
 
 
-def _attribute(target: str) -> Any:
+def attribute(target: str) -> Any:
+    """What `module:callable` names."""
     module_name, _, path = target.partition(":")
     if not module_name or not path:
         raise BadTarget(f"{target!r} is not module:callable, such as mypackage.models:build")
