@@ -126,12 +126,17 @@ def configuration(name: str, device: str) -> Configuration:
     return known[name]
 
 
-def workload(one: Configuration, device: str) -> Workload:
-    """Network, optimizer and batch on the device, with fresh random weights and data."""
+def workload(one: Configuration, device: str, *, narrow: bool = False) -> Workload:
+    """Network, optimizer and batch on the device, with fresh random weights and data.
+
+    `narrow`: as many layers, but hardly any arithmetic in them; for GPT-2 alone.
+    """
     torch.manual_seed(0)
     place = torch.device(device)
-    make = _language if one.network == "gpt2" else _images
-    network, batch, loss = make(one, place)
+    if one.network == "gpt2":
+        network, batch, loss = _language(one, place, NARROW if narrow else {})
+    else:
+        network, batch, loss = _images(one, place)
     optimizer = torch.optim.SGD(network.parameters(), lr=LEARNING_RATE, momentum=0.9)
 
     def step(batch: Batch) -> None:
@@ -161,13 +166,19 @@ def _images(one: Configuration, device: torch.device) -> tuple[nn.Module, Batch,
     return network, (images, labels), loss
 
 
-def _language(one: Configuration, device: torch.device) -> tuple[nn.Module, Batch, Loss]:
+NARROW = {"n_embd": 24, "vocab_size": 64, "n_positions": 16, "bos_token_id": 0, "eos_token_id": 0}
+
+
+def _language(
+    one: Configuration, device: torch.device, sizes: dict[str, int]
+) -> tuple[nn.Module, Batch, Loss]:
     from transformers import GPT2Config, GPT2LMHeadModel
 
-    network: Any = GPT2LMHeadModel(GPT2Config(use_cache=False))
+    network: Any = GPT2LMHeadModel(GPT2Config(use_cache=False, **sizes))
     network.loss_type = "ForCausalLM"  # what it falls back to anyway, with a warning
     network.to(device).train()
-    ids = torch.randint(GPT2_TOKENS, (one.batch, one.tokens), device=device)
+    tokens = min(one.tokens, sizes.get("n_positions", one.tokens))
+    ids = torch.randint(sizes.get("vocab_size", GPT2_TOKENS), (one.batch, tokens), device=device)
 
     def loss(batch: Batch) -> torch.Tensor:
         found: torch.Tensor = network(input_ids=batch[0], labels=batch[0]).loss
