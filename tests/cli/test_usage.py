@@ -10,7 +10,20 @@ from tests.store.samples import a_finished_run
 
 from laptime import __version__
 
-VERBS = ("demo", "run", "train", "profile", "show", "compare", "collect", "export", "query", "doctor", "data")
+VERBS = (
+    "demo",
+    "run",
+    "train",
+    "profile",
+    "show",
+    "compare",
+    "collect",
+    "export",
+    "query",
+    "doctor",
+    "data sync",
+    "data zener",
+)
 HEAVY = ("torch", "pyarrow", "duckdb", "numpy", "rich", "laptime.store", "laptime.measure")
 
 
@@ -42,7 +55,7 @@ def test_help_lists_every_verb(laptime):
 
 @pytest.mark.parametrize("verb", VERBS)
 def test_every_verb_has_help_and_takes_json(laptime, verb):
-    done = laptime(verb, "--help")
+    done = laptime(*verb.split(), "--help")
     assert done.exit_code == 0
     assert "--json" in done.stdout
 
