@@ -49,7 +49,7 @@ def test_help_imports_nothing_heavy(arguments):
 def test_help_lists_every_verb(laptime):
     done = laptime("--help")
     assert done.exit_code == 0
-    for verb in VERBS:
+    for verb in {verb.split()[0] for verb in VERBS}:
         assert f"\n  {verb} " in done.stdout
 
 
