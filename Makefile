@@ -21,7 +21,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check install -q
 # glibc otherwise returns and re-maps large blocks at every step: spread of CPU step times ±15 % instead of ±1 %.
 STEADY_MALLOC := MALLOC_MMAP_THRESHOLD_=268435456 MALLOC_TRIM_THRESHOLD_=268435456
 
-.PHONY: setup demo test test-slow test-gpu check format bench clean help
+.PHONY: setup demo test test-slow test-gpu check format bench bench-train clean help
 .DELETE_ON_ERROR:
 
 help: ## show what can be made
@@ -53,6 +53,11 @@ format: $(STAMP) ## put the code into the format that check asks for
 
 bench: $(BENCH_STAMP) ## the benchmark tables
 	$(STEADY_MALLOC) $(BIN)/python -m benchmarks
+
+bench-train: $(STAMP) ## the training loop, the JPEG pipeline and the thesis' recipes against others
+	$(STEADY_MALLOC) $(BIN)/python -m benchmarks.loop
+	$(STEADY_MALLOC) $(BIN)/python -m benchmarks.jpeg
+	$(STEADY_MALLOC) $(BIN)/python -m benchmarks.recipes
 
 clean: ## remove .venv, caches and build outputs; runs/ stays
 	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis

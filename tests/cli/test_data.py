@@ -175,3 +175,12 @@ def test_zener_names_the_package_it_misses(laptime, monkeypatch):
     done = laptime("data", "zener", "cards")
     assert done.exit_code == 1
     assert "pip install 'laptime[" in done.stderr
+
+
+def test_images_are_written_by_class_and_never_over_others(laptime, tmp_path):
+    done = laptime("data", "images", "made", "--classes", "2", "--per-class", "3", "--json")
+    assert json.loads(done.stdout)["images"] == 6
+    assert len(list((tmp_path / "made" / "class1").glob("*.jpg"))) == 3
+    again = laptime("data", "images", "made")
+    assert again.exit_code == 1
+    assert "holds files already" in again.stderr

@@ -130,6 +130,28 @@ def zener(
     print(_configuration(folder, size))
 
 
+@data.command(short_help="write made-up photographs as an image folder")
+def images(
+    folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="Gets a folder for each class.")],
+    classes: Annotated[int, typer.Option("--classes", min=2, max=1000, help="Textures to tell apart.")] = 10,
+    per_class: Annotated[int, typer.Option("--per-class", min=1, help="Images of each class.")] = 100,
+    seed: Annotated[int, typer.Option("--seed", min=0, help="Another one makes other images.")] = 0,
+    as_json: Json = False,
+) -> None:
+    """Write JPEGs as large as ImageNet's, for recipes and benchmarks that may not download anything."""
+    if folder.exists() and any(folder.iterdir()):
+        raise DataError(f"{folder} holds files already; give another folder")
+    with waiting(f"making {classes * per_class} images"):
+        from laptime.train.data.generate import write_image_folder
+
+        written = write_image_folder(folder, classes=classes, per_class=per_class, seed=seed)
+    if as_json:
+        answer({"folder": folder, "images": written, "classes": classes, "seed": seed})
+        return
+    print(f"{written} images of {classes} classes in {folder}")
+    print(f"  laptime train recipes/alexnet-64.toml --set data.path={folder}")
+
+
 def _configuration(folder: Path, size: int) -> str:
     """A training on the cards; the network is told of another size than its own."""
     options = "" if size == 32 else f"\noptions.size = {size}"

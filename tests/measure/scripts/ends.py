@@ -15,6 +15,7 @@ how = sys.argv[1]
 if how == "raises":
     raise ValueError("boom")
 if how == "interrupted":
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs ignore it
     os.kill(os.getpid(), signal.SIGINT)
     signal.pause()
 sys.exit({"exits": 3, "says": "a reason", "leaves": None}[how])
