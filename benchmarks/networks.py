@@ -166,11 +166,17 @@ def _images(one: Configuration, device: torch.device) -> tuple[nn.Module, Batch,
     return network, (images, labels), loss
 
 
-NARROW = {"n_embd": 24, "vocab_size": 64, "n_positions": 16, "bos_token_id": 0, "eos_token_id": 0}
+NARROW: dict[str, Any] = {
+    "n_embd": 24,
+    "vocab_size": 64,
+    "n_positions": 16,
+    "bos_token_id": 0,
+    "eos_token_id": 0,
+}
 
 
 def _language(
-    one: Configuration, device: torch.device, sizes: dict[str, int]
+    one: Configuration, device: torch.device, sizes: dict[str, Any]
 ) -> tuple[nn.Module, Batch, Loss]:
     from transformers import GPT2Config, GPT2LMHeadModel
 

@@ -277,3 +277,11 @@ def test_gradients_through_the_parallel_wrapper_are_those_without_it(name: str) 
 
     for epoch in range(4):
         torch.testing.assert_close([*gradients(wrapped, epoch)], [*gradients(network, epoch)])
+
+
+def test_top_n_counts_neither_ties_nor_what_is_no_number_as_known():
+    targets = torch.tensor([0, 1, 2])
+    known = torch.tensor([[3.0, 2, 1], [3, 2, 1], [3, 2, 1]])
+    assert [float(share) for share in top_n(known, targets, 2)] == pytest.approx([1 / 3, 2 / 3])
+    for scores in (torch.zeros(3, 3), torch.full((3, 3), torch.nan)):
+        assert [float(share) for share in top_n(scores, targets, 2)] == [0, 0]

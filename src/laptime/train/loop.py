@@ -78,6 +78,7 @@ class Training:
         self._ranks, self._device = ready.place.ranks, ready.place.device
         self._counts = Counts()
         self._scaler = GradScaler(self._device.type, enabled=config.train.precision == "fp16")
+        self._scheduled = config.schedule.name != "constant" or config.schedule.warmup_steps > 0
         self._stop = False
         self._exchange = Exchange(self._ranks.ranks)
         # The network as the recorder and validation see it, and as training calls it.
@@ -255,7 +256,8 @@ class Training:
             nn.utils.clip_grad_norm_(self._ready.groups[group], self.config.train.clip)
         self._scaler.step(optimizer)
         optimizer.zero_grad()
-        self._ready.schedules[group].step()
+        if self._scheduled:
+            self._ready.schedules[group].step()
 
     def _autocast(self) -> AbstractContextManager[Any]:
         dtype = DTYPES.get(self.config.train.precision)
