@@ -260,10 +260,8 @@ def main() -> None:
             cells = [label, name, f"{np.median(means[name]) * 1e3:.2f}", speed]
             print("| " + " | ".join([*cells, f"{low['plain loop'] / low[name]:.3f}"]) + " |", flush=True)
     early, late, ratio = flatness()
-    print(
-        f"\n400 epochs, steps over a fixed piece of work: {early:.2f} in epochs 5–25, {late:.2f} in the last 20"
-    )
-    print(f"ratio: {ratio:.3f}")
+    print(f"\n400 epochs, a step over a fixed piece of work: {early:.2f} in epochs 5 to 25,")
+    print(f"{late:.2f} in the last 20: {ratio:.3f} times")
 
 
 if __name__ == "__main__":
