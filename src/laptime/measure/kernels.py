@@ -26,6 +26,7 @@ from numpy.typing import NDArray
 from torch.profiler import ProfilerActivity, profile
 
 from laptime.measure.timeline import RawStep, resolved
+from laptime.record.intervals import union
 
 MARKER = "laptime mark "
 ENDER = "laptime end "
@@ -195,7 +196,7 @@ def _busy_on_device(kernels: Iterable[TracedKernel]) -> dict[int, float]:
     by_owner: dict[int, list[tuple[float, float]]] = defaultdict(list)
     for kernel in kernels:
         by_owner[kernel.code].append((kernel.start_s, kernel.start_s + kernel.seconds))
-    return {code: sum(end - start for start, end in _union(times)) for code, times in by_owner.items()}
+    return {code: sum(end - start for start, end in union(times)) for code, times in by_owner.items()}
 
 
 def _busy_on_host(
@@ -204,26 +205,13 @@ def _busy_on_host(
     """Seconds inside operators, split at the marks: autograd's own operators begin before their layer."""
     busy: dict[int, float] = defaultdict(float)
     operators = [(e["ts"], e["ts"] + e["dur"]) for e in spans if e.get("cat") == "cpu_op"]
-    for start, end in _union(operators):
+    for start, end in union(operators):
         for position in range(max(0, bisect_right(bounds, start) - 1), len(codes)):
             inside = min(end, bounds[position + 1]) - max(start, bounds[position])
             if inside <= 0:
                 break
             busy[codes[position]] += inside * 1e-6
     return dict(busy)
-
-
-def _union(intervals: list[tuple[float, float]]) -> Iterator[tuple[float, float]]:
-    """The intervals without their overlaps, in order."""
-    begin = finish = -math.inf
-    for start, end in sorted(intervals):
-        if start > finish:
-            if finish > begin:
-                yield begin, finish
-            begin, finish = start, end
-        finish = max(finish, end)
-    if finish > begin:
-        yield begin, finish
 
 
 def _device_kernels(

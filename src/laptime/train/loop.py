@@ -80,7 +80,7 @@ class Training:
         self._scaler = GradScaler(self._device.type, enabled=config.train.precision == "fp16")
         self._scheduled = config.schedule.name != "constant" or config.schedule.warmup_steps > 0
         self._stop = False
-        self._exchange = Exchange(self._ranks.ranks)
+        self._exchange = Exchange(self._ranks.ranks, timed=self._device.type == "cpu")
         # The network as the recorder and validation see it, and as training calls it.
         self._network = ready.network
         if config.train.compile:

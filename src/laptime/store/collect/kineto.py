@@ -16,6 +16,7 @@ from pathlib import Path
 
 from laptime.errors import DataError
 from laptime.record import COMPUTE, Account, LayerTime, Phase, Stage, Step
+from laptime.record.intervals import union
 from laptime.record.layers import OTHER_UNIT
 from laptime.store.collect.collected import Collected
 from laptime.store.collect.events import EVALUATE, STEP, Event, Trace, by_thread, outermost, read_trace
@@ -262,19 +263,6 @@ def _overlap(ones: Sequence[Interval], others: Sequence[Interval]) -> float:
                 break
             total += min(end, last) - max(start, first)
     return total
-
-
-def union(intervals: Iterable[Interval]) -> Iterator[Interval]:
-    """The intervals without their overlaps, in order."""
-    begin = finish = float("-inf")
-    for start, end in sorted(intervals):
-        if start > finish:
-            if finish > begin:
-                yield begin, finish
-            begin, finish = start, end
-        finish = max(finish, end)
-    if finish > begin:
-        yield begin, finish
 
 
 def _label(found: Collected) -> None:
