@@ -120,11 +120,13 @@ class _Bar:
         self._shown: Any = None
         self._tell: Tell | None = None
         self._words = ""
+        self._out: Path | None = None
 
     def __enter__(self) -> _Bar:
         return self
 
     def begin(self, training: Training) -> None:
+        self._out = training.out
         place = training.place
         say(f"{training.config.name or training.config.network.name}: device {place.device} ({place.why})")
         self._shown = progress("training", training.steps)
@@ -140,6 +142,8 @@ class _Bar:
     def __exit__(self, *error: Any) -> None:
         if self._shown is not None:
             self._shown.__exit__(*error)
+        if error[0] is not None and self._out is not None:
+            say(f"the run so far is in {self._out}; --resume --out {shlex.quote(str(self._out))} goes on")
 
 
 def _show(run: Run, every_layer: bool, as_json: bool) -> None:
