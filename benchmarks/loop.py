@@ -1,11 +1,12 @@
-"""The training loop against others: `python -m benchmarks.loop [--seconds S]`.
+"""The training loop against others: `python -m benchmarks.loop [--device cuda] [--seconds S]`.
 
 The same network (the very object: another one lies elsewhere in memory, which alone makes 15 % on two cores),
-data, order and optimizer in one process, taking turns: a plain hand-written loop,
-laptime's with and without layer times, Lightning's Trainer and Hugging Face's. Each step is timed from the
-end of the one before; a turn's figure is its mean step, the first steps left out; the result is the median
-over rounds of the ratio to the same round's plain loop. Then one long training: the last 20 of 400 epochs
-against epochs 5 to 25.
+data, order and optimizer in one process, taking turns: a plain hand-written loop, the same with loss, top-1
+and top-5 kept each step (as laptime does), laptime's with and without layer times, Lightning's Trainer and
+Hugging Face's. Each step is timed from the end of the one before; a turn's figure is its mean step, the first
+steps left out, the device waited for before the first and after the last; the result is the median over
+rounds of the ratio to the same round's plain loop. Then one long training: the last 20 of 400 epochs against
+epochs 5 to 25.
 """
 
 from __future__ import annotations
@@ -33,19 +34,43 @@ from laptime.train.place import Place
 from laptime.train.ranks import Ranks
 
 SKIPPED = 10  # first steps of a turn
-CASES: dict[str, dict[str, Any]] = {
-    "zener4 b32": {"network": "zener4", "data": "zener", "size": {}, "batch": 32, "steps": 160},
-    "resnet18 b16, 64 pixels": {
-        "network": "resnet18",
-        "data": "synthetic",
-        "size": {"shape": (3, 64, 64), "classes": 10},
-        "batch": 16,
-        "steps": 40,
+Case = dict[str, Any]
+
+
+def _case(network: str, batch: int, steps: int, *, pixels: int | None = None) -> Case:
+    size = {"shape": (3, pixels, pixels), "classes": 10} if pixels else {}
+    kind = "synthetic" if pixels else "zener"
+    return {"network": network, "data": kind, "size": size, "batch": batch, "steps": steps}
+
+
+CASES: dict[str, dict[str, Case]] = {
+    "cpu": {
+        "zener4 b32": _case("zener4", 32, 160),
+        "resnet18 b16, 64 pixels": _case("resnet18", 16, 40, pixels=64),
+    },
+    "cuda": {
+        "alexnet b256": _case("alexnet", 256, 60, pixels=224),
+        "resnet50 b64": _case("resnet50", 64, 40, pixels=224),
+        "zener4 b32": _case("zener4", 32, 160),  # bound by the host
     },
 }
 
 
-def configured(case: dict[str, Any], *, profile: bool = True, epochs: int = 1, samples: int = 0) -> Config:
+class Ends(list[float]):
+    """When each step ended."""
+
+    def __init__(self, case: Case) -> None:
+        super().__init__()
+        self._waited = SKIPPED, case["steps"] - 1
+
+    def step(self, *_: Any) -> None:
+        """Now; at the edges of what is measured, after all that the device was given."""
+        if len(self) in self._waited and torch.cuda.is_initialized():
+            torch.cuda.synchronize()
+        self.append(time.perf_counter())
+
+
+def configured(case: Case, device: str, *, profile: bool = True, epochs: int = 1, samples: int = 0) -> Config:
     """One epoch of `steps` steps, without validation or checkpoints."""
     count = samples or case["batch"] * case["steps"]
     options = {"num_classes": case["size"]["classes"]} if "classes" in case["size"] else {}
@@ -53,7 +78,7 @@ def configured(case: dict[str, Any], *, profile: bool = True, epochs: int = 1, s
         {
             "network": {"name": case["network"], "options": options},
             "data": {"kind": case["data"], "samples": count, "validation_samples": 0, **case["size"]},
-            "train": {"batch": case["batch"], "epochs": epochs, "device": "cpu"},
+            "train": {"batch": case["batch"], "epochs": epochs, "device": device},
             "checkpoint": {"every": 0, "best": False},
             "validation": {"every": 0},
             "record": {"profile": profile},
@@ -61,33 +86,38 @@ def configured(case: dict[str, Any], *, profile: bool = True, epochs: int = 1, s
     )
 
 
-def plain(case: dict[str, Any], made: Ready, _: Path) -> list[float]:
+def plain(case: Case, made: Ready, _: Path, *, accuracies: bool = False) -> list[float]:
     """What anyone would write."""
     network, optimizer = made.network, made.optimizers["all"]
-    ends = []
+    ends = Ends(case)
+    kept = []
     for inputs, targets in made.batches.epoch(0):
-        loss = F.cross_entropy(network(inputs), targets)
+        scores = network(inputs)
+        loss = F.cross_entropy(scores, targets)
         loss.backward()
         optimizer.step()
         optimizer.zero_grad()
-        ends.append(time.perf_counter())
+        if accuracies:
+            found = scores.detach().topk(5, dim=1).indices == targets[:, None]
+            kept.append((loss.detach(), found[:, 0].float().mean(), found.any(dim=1).float().mean()))
+        ends.step()
     return ends
 
 
-def ours(case: dict[str, Any], made: Ready, out: Path, *, profile: bool) -> list[float]:
+def ours(case: Case, made: Ready, out: Path, *, profile: bool) -> list[float]:
     """`laptime train`."""
-    config = configured(case, profile=profile)
-    ends: list[float] = []
-    Training(config, made, out=out, watch=lambda _: ends.append(time.perf_counter())).run()
+    config = configured(case, made.place.device.type, profile=profile)
+    ends = Ends(case)
+    Training(config, made, out=out, watch=ends.step).run()
     return ends
 
 
-def lightning(case: dict[str, Any], made: Ready, out: Path) -> list[float]:
+def lightning(case: Case, made: Ready, out: Path) -> list[float]:
     """Lightning's Trainer without logger, bar and checkpoints."""
     import lightning as pl
 
     found = made.batches.epoch(0)
-    ends: list[float] = []
+    ends = Ends(case)
 
     class Module(pl.LightningModule):
         def __init__(self) -> None:
@@ -101,10 +131,11 @@ def lightning(case: dict[str, Any], made: Ready, out: Path) -> list[float]:
             return made.optimizers["all"]
 
         def on_train_batch_end(self, *_: Any) -> None:
-            ends.append(time.perf_counter())
+            ends.step()
 
     trainer = pl.Trainer(
-        accelerator="cpu",
+        accelerator=made.place.device.type.replace("cuda", "gpu"),
+        devices=1,
         max_epochs=1,
         logger=False,
         enable_checkpointing=False,
@@ -141,16 +172,16 @@ class _Labelled(nn.Module):
         return {"loss": F.cross_entropy(scores, labels), "logits": scores}
 
 
-def hugging_face(case: dict[str, Any], made: Ready, out: Path) -> list[float]:
+def hugging_face(case: Case, made: Ready, out: Path) -> list[float]:
     """Hugging Face's Trainer without logging and saving."""
     import transformers
 
     found = made.batches.epoch(0)
-    ends: list[float] = []
+    ends = Ends(case)
 
-    class Ends(transformers.TrainerCallback):
+    class Steps(transformers.TrainerCallback):
         def on_step_end(self, *_: Any, **__: Any) -> None:
-            ends.append(time.perf_counter())
+            ends.step()
 
     class OwnLoader(transformers.Trainer):
         def get_train_dataloader(self) -> Any:
@@ -164,7 +195,7 @@ def hugging_face(case: dict[str, Any], made: Ready, out: Path) -> list[float]:
         logging_strategy="no",
         report_to=[],
         disable_tqdm=True,
-        use_cpu=True,
+        use_cpu=made.place.device.type == "cpu",
         max_grad_norm=0.0,
         dataloader_pin_memory=False,
     )
@@ -175,15 +206,16 @@ def hugging_face(case: dict[str, Any], made: Ready, out: Path) -> list[float]:
         arguments,
         train_dataset=_Epoch(iter(()), 1),
         optimizers=(optimizer, schedule),
-        callbacks=[Ends()],
+        callbacks=[Steps()],
     )
     trainer.remove_callback(transformers.PrinterCallback)
     trainer.train()
     return ends
 
 
-LOOPS: dict[str, Callable[[dict[str, Any], Ready, Path], list[float]]] = {
+LOOPS: dict[str, Callable[[Case, Ready, Path], list[float]]] = {
     "plain loop": plain,
+    "plain loop with accuracies": lambda case, made, out: plain(case, made, out, accuracies=True),
     "laptime train": lambda case, made, out: ours(case, made, out, profile=True),
     "laptime train --no-profile": lambda case, made, out: ours(case, made, out, profile=False),
     "Lightning Trainer": lightning,
@@ -191,10 +223,10 @@ LOOPS: dict[str, Callable[[dict[str, Any], Ready, Path], list[float]]] = {
 }
 
 
-def compare(case: dict[str, Any], seconds: float) -> dict[str, list[list[float]]]:
+def compare(case: Case, device: str, seconds: float) -> dict[str, list[list[float]]]:
     """Seconds of each step of each loop, round by round."""
     found: dict[str, list[list[float]]] = {name: [] for name in LOOPS}
-    made = ready(configured(case), Place.of("cpu", Ranks()))
+    made = ready(configured(case, device), Place.of(device, Ranks()))
     plain(case, made, Path())  # warm
     until = time.monotonic() + seconds
     rounds = 0
@@ -208,14 +240,14 @@ def compare(case: dict[str, Any], seconds: float) -> dict[str, list[list[float]]
     return found
 
 
-def flatness(epochs: int = 400) -> tuple[float, float, float]:
+def flatness(device: str, epochs: int = 400) -> tuple[float, float, float]:
     """Steps of epochs 5 to 25 and of the last 20, over a fixed piece of work done once an epoch; their ratio.
 
     A shared machine is half as fast again for a minute or two, all accounts alike; the piece of work shows
     that. It runs within the last step of each epoch, which is left out.
     """
-    case, an_epoch = CASES["zener4 b32"], 8
-    config = configured(case, profile=True, epochs=epochs, samples=case["batch"] * an_epoch)
+    case, an_epoch = CASES[device]["zener4 b32"], 8
+    config = configured(case, device, profile=True, epochs=epochs, samples=case["batch"] * an_epoch)
     matrix, pieces = torch.randn(256, 256), list[float]()
 
     def piece(now: Progress) -> None:
@@ -226,7 +258,7 @@ def flatness(epochs: int = 400) -> tuple[float, float, float]:
             pieces.append(time.perf_counter() - begin)
 
     with tempfile.TemporaryDirectory() as folder:
-        made = ready(config, Place.of("cpu", Ranks()))
+        made = ready(config, Place.of(device, Ranks()))
         run = Training(config, made, out=Path(folder) / "run", watch=piece).run()
         table = run.steps.table
         epoch, wall = table["epoch"].to_numpy(), table["wall_s"].to_numpy()
@@ -244,13 +276,14 @@ def main() -> None:
     """Print both tables."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--seconds", type=float, default=60.0, help="for each network")
+    parser.add_argument("--device", default="cpu", choices=sorted(CASES))
     options = parser.parse_args()
     warnings.filterwarnings("ignore")
     logging.disable(logging.WARNING)
     print("| network | loop | step ms | speed of a plain loop (95 %) | by the lowest tenth of the steps |")
     print("| --- | --- | ---: | ---: | ---: |")
-    for label, case in CASES.items():
-        found = compare(case, options.seconds)
+    for label, case in CASES[options.device].items():
+        found = compare(case, options.device, options.seconds)
         means = {name: [float(np.mean(one)) for one in rounds] for name, rounds in found.items()}
         # Whatever else runs on a shared machine only ever adds to a step.
         low = {name: np.quantile(np.concatenate(rounds), 0.1) for name, rounds in found.items()}
@@ -259,7 +292,7 @@ def main() -> None:
             speed = f"{ratios.median:.3f} ({ratios.low:.3f}–{ratios.high:.3f})"
             cells = [label, name, f"{np.median(means[name]) * 1e3:.2f}", speed]
             print("| " + " | ".join([*cells, f"{low['plain loop'] / low[name]:.3f}"]) + " |", flush=True)
-    early, late, ratio = flatness()
+    early, late, ratio = flatness(options.device)
     print(f"\n400 epochs, a step over a fixed piece of work: {early:.2f} in epochs 5 to 25,")
     print(f"{late:.2f} in the last 20: {ratio:.3f} times")
 

@@ -26,9 +26,9 @@ from laptime.store.files import first_line
 from laptime.train import checkpoint
 from laptime.train.build import Ready
 from laptime.train.config import Config
+from laptime.train.exchange import Exchange, parallel
 from laptime.train.objectives import Batch, Moment, Part, top_n
 from laptime.train.place import Place
-from laptime.train.ranks import Exchange, parallel
 
 DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
 LOOK_EVERY = 10  # training steps between two looks at a loss that is on a GPU: a look waits for the device
@@ -80,7 +80,7 @@ class Training:
         self._scaler = GradScaler(self._device.type, enabled=config.train.precision == "fp16")
         self._scheduled = config.schedule.name != "constant" or config.schedule.warmup_steps > 0
         self._stop = False
-        self._exchange = Exchange(self._ranks.ranks, timed=self._device.type == "cpu")
+        self._exchange = Exchange(self._ranks.ranks, self._device)
         # The network as the recorder and validation see it, and as training calls it.
         self._network = ready.network
         if config.train.compile:
@@ -276,7 +276,7 @@ class Training:
         return (first, *batch[1:])
 
     def _log(self, recorder: Recorder, part: Part) -> None:
-        values: dict[str, Tensor] = {"loss": part.loss.detach()}
+        values: dict[str, Tensor | float] = {"loss": part.loss.detach()}
         if part.scores is not None and part.targets is not None:
             values["top1"], values["topn"] = top_n(part.scores, part.targets, self.config.validation.topn)
         recorder.log(**values)

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -115,11 +116,16 @@ class Reconstruction(Objective):
         return Part(loss=self.criterion(network(inputs), inputs))
 
 
-def top_n(scores: Tensor, targets: Tensor, n: int) -> tuple[Tensor, Tensor]:
+def top_n(scores: Tensor, targets: Tensor, n: int) -> tuple[Tensor | float, Tensor | float]:
     """The shares of samples whose class is the first, and among the first n, of the network's ranking."""
     with torch.no_grad():
         # The place of the right class, cheaper than sorting out the first n. Classes that score the same
         # stand before it, and where scores are no numbers it has no place: neither counts as known.
-        place = (scores >= scores.gather(1, targets[:, None])).sum(dim=1)
-        right = torch.stack((place == 1, (place > 0) & (place <= n))).float().mean(dim=1)
+        at_least = scores >= scores.gather(1, targets[:, None])
+        if at_least.device.type == "cpu":  # six small operations: 10 µs in numpy, 70 in torch
+            place = np.count_nonzero(at_least.numpy(), axis=1)
+            first, among = np.count_nonzero(place == 1), np.count_nonzero((place > 0) & (place <= n))
+            return first / len(place), among / len(place)
+        places = at_least.sum(dim=1)
+        right = torch.stack((places == 1, (places > 0) & (places <= n))).float().mean(dim=1)
         return right[0], right[1]

@@ -14,21 +14,28 @@ from laptime.train.ranks import Ranks
 GIB = 2**30
 
 
-def choose_device(asked: str | None, local: int = 0) -> tuple[torch.device, str]:
-    """The device to use, and why. Of several local processes each takes its own GPU."""
+def choose_device(asked: str | None, local: int = 0, locals: int = 1) -> tuple[torch.device, str]:
+    """The device to use, and why. Of several local ranks each takes its own GPU, or all take the CPU."""
     gpus = torch.cuda.device_count() if torch.cuda.is_available() else 0
     here = "this machine has cpu" + "".join(f", cuda:{index}" for index in range(gpus))
     if asked is None or asked == "cuda":
-        if gpus > local:
+        if gpus >= locals:
             return torch.device("cuda", local), "only GPU visible" if gpus == 1 else f"GPU {local} of {gpus}"
         if asked is None:
-            return torch.device("cpu"), "no CUDA device visible" if not gpus else f"only {gpus} GPUs visible"
+            why = f"{gpus} GPU{'s' * (gpus > 1)} for {locals} ranks" if gpus else "no CUDA device visible"
+            return torch.device("cpu"), why
+        if gpus:
+            raise UnsupportedDevice(
+                f"{locals} ranks need a GPU each and {here}; use --workers {gpus}, or device = 'cpu'"
+            )
     try:
         device = torch.device(asked)
     except RuntimeError:
         raise UnsupportedDevice(f"{asked!r} is not a device; {here}") from None
     if device.type == "cuda" and (device.index or 0) >= gpus:
         raise UnsupportedDevice(f"there is no device {asked!r}; {here}")
+    if device.type == "cuda" and locals > 1:
+        raise UnsupportedDevice(f"{locals} ranks cannot share {asked}; say device = 'cuda', one GPU for each")
     clock_for(device)  # tells, in one line, which kinds of device cannot be timed
     return device, "as asked"
 
@@ -46,7 +53,7 @@ class Place:
         cls, asked: str | None, ranks: Ranks, *, threads: int | None = None, memory_limit: float | None = None
     ) -> Place:
         """Choose the device and set it up."""
-        device, why = choose_device(asked, ranks.local)
+        device, why = choose_device(asked, ranks.local, ranks.locals)
         if device.type == "cuda":
             torch.cuda.set_device(device)
         if threads is not None:
