@@ -686,3 +686,15 @@ def test_copies_and_pickles_made_during_a_recording_carry_nothing_of_it(tmp_path
             train_step(network, sgd(network), batch)
             copies = [copy.deepcopy(network), pickle.loads(pickle.dumps(network))]
             assert [hooks(one) for one in copies] == [0, 0]
+
+
+def test_a_function_is_asked_for_its_number_when_the_books_are_closed(tmp_path):
+    network = Net()
+    asked = []
+    with laptime.record(network, out=tmp_path / "run", every_step=True) as recording:
+        for x in recording.steps([torch.randn(4, 8)] * 3):
+            loss = network(x).sum()
+            loss.backward()
+            recording.log(loss=loss, top1=lambda: asked.append(1) or 0.25)
+    assert [step.top1 for step in recording.run.steps] == [0.25] * 3
+    assert len(asked) == 3

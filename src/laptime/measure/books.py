@@ -147,7 +147,7 @@ class Books:
                         f"{name} was changed in place after it was logged; log a copy to keep its value"
                     )
                     value = None
-                values.append(value)
+                values.append(value() if callable(value) else value)
             found[name] = read_numbers(values)
         return found
 

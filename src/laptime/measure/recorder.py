@@ -301,7 +301,10 @@ class Recorder:
             self.lap()
 
     def log(self, **values: Any) -> None:
-        """Loss, top1 or topn of the running step. Tensors are read at the flush: this never synchronises."""
+        """Loss, top1 or topn of the running step: a number, or a function that gives one at the flush.
+
+        Tensors are read at the flush: this never synchronises.
+        """
         for name, value in values.items():
             if name not in LOGGED:
                 raise RecordingError(f"log() keeps {', '.join(LOGGED)}; {name!r} is not one of them")

@@ -76,17 +76,21 @@ class Batches:
     ) -> None:
         self.order = order
         self._device = device
-        self._ahead = config.ahead and device.type == "cuda"
+        if config.resident and hasattr(dataset, "for_device"):
+            dataset = dataset.for_device(device)
+        resident = getattr(dataset, "resident", False)
+        self._ahead = config.ahead and device.type == "cuda" and not resident
         pinned = config.pin_memory if config.pin_memory is not None else device.type == "cuda"
+        workers = 0 if resident else config.workers
         self._loader: DataLoader[Any] = DataLoader(
             dataset,
             batch_sampler=order,
             generator=torch.Generator().manual_seed(0),  # else each epoch draws from the training's own
             collate_fn=_as_it_is,  # datasets make whole batches
-            num_workers=config.workers,
-            pin_memory=pinned and torch.cuda.is_available(),
-            prefetch_factor=config.prefetch if config.workers else None,
-            persistent_workers=config.workers > 0,  # starting them anew takes longer than a small epoch
+            num_workers=workers,
+            pin_memory=pinned and torch.cuda.is_available() and not resident,
+            prefetch_factor=config.prefetch if workers else None,
+            persistent_workers=workers > 0,  # starting them anew takes longer than a small epoch
         )
 
     def epoch(self, epoch: int, *, first: int = 0) -> Iterator[Batch]:

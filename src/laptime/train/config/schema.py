@@ -145,6 +145,8 @@ class LoaderConfig(_Section):
     """Page-locked batches, copied to the GPU beside the computation; by default where there is a GPU."""
     ahead: bool = True
     """Copy the next batch to the device while this one computes."""
+    resident: bool = True
+    """Keep what a GPU can hold there: data of up to 1 GiB, and images as bytes until they have arrived."""
     shuffle: bool = True
     """Another order in every epoch, from the seed."""
     drop_last: bool = True

@@ -1,6 +1,6 @@
 """Images in folders, one folder per class, as in ImageNet.
 
-Batches are normalised float32, plain tensors that any network takes. Workers send bytes: see `floats`.
+Batches are normalised float32, plain tensors that any network takes. They travel as bytes: see `floats`.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from torch.utils.data import Dataset, get_worker_info
 from laptime.train.config import FolderData
 from laptime.train.data import Data, Wanted
 from laptime.train.data.crops import chances, middle, random_part
-from laptime.train.data.floats import FLOATS, Sent, normalise, shared_bytes
+from laptime.train.data.floats import FLOATS, Bytes, Sent, normalise, shared_bytes
 from laptime.train.data.images import DEVIATION, MEAN, Look, UnreadableImage, decoders, read_into
 from laptime.train.data.labels import names_of, read_labels
 from laptime.train.data.layout import Listing, classes, held_out, listing, roots
@@ -39,6 +39,7 @@ class ImageFolder(Dataset[Any]):
     ) -> None:
         self._root, self._look, self._augment = found.root, look, augment
         self._seed, self._refuse = seed, refuse
+        self._as_bytes = False
         # Bytes side by side: a million str objects would be copied into every worker as their counts change.
         self._files: NDArray[np.bytes_] = np.array(
             [os.fsencode(file) for files in found.images.values() for file in files], np.bytes_
@@ -55,11 +56,14 @@ class ImageFolder(Dataset[Any]):
         labels = self.labels[torch.tensor(picks) % len(self)]
         shape = (self._look.channels, self._look.size, self._look.size)
         drawn = chances(self._seed, picks, len(self)) if self._augment != "none" else [[]] * len(picks)
-        if get_worker_info() is not None:
-            sent = shared_bytes((len(picks), *shape))
+        worker = get_worker_info() is not None
+        if worker or self._as_bytes:
+            whole = (len(picks), *shape)
+            sent = shared_bytes(whole) if worker else torch.empty(whole, dtype=torch.uint8)
             for out, pick, chance in zip(sent.numpy(), picks, drawn, strict=True):
                 self._read(out, pick % len(self), chance)
-            return Sent(sent), labels  # type: ignore[return-value]  # a tensor on arrival
+            packed = Bytes(sent) if self._as_bytes else Sent(sent)
+            return packed, labels  # type: ignore[return-value]  # a tensor on arrival
         images, pixels = FLOATS.tensor((len(picks), *shape)), np.empty(shape, np.uint8)
         for target, pick, chance in zip(images.numpy(), picks, drawn, strict=True):
             self._read(pixels, pick % len(self), chance)
@@ -68,8 +72,15 @@ class ImageFolder(Dataset[Any]):
 
     def plain(self) -> ImageFolder:
         """The same images, none of them augmented; what cannot be read is noted in one place for both."""
+        return self._with(_augment="none")
+
+    def for_device(self, device: torch.device) -> ImageFolder:
+        """The same images; for a GPU as bytes, which become floats there."""
+        return self._with(_as_bytes=device.type == "cuda")
+
+    def _with(self, **changes: Any) -> ImageFolder:
         other = object.__new__(ImageFolder)
-        other.__dict__.update(self.__dict__, _augment="none")
+        other.__dict__.update(self.__dict__, **changes)
         return other
 
     def unreadable(self) -> list[str]:

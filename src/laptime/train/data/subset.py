@@ -26,6 +26,17 @@ class Subset(Dataset[Any]):
         mapped = self._indices[chosen % len(self)] + chosen // len(self) * whole
         return self._dataset.__getitems__(mapped.tolist())  # type: ignore[attr-defined]
 
+    def for_device(self, device: torch.device) -> Subset:
+        """The same samples as the device would rather have them."""
+        if not hasattr(self._dataset, "for_device"):
+            return self
+        return Subset(self._dataset.for_device(device), self._indices)
+
+    @property
+    def resident(self) -> bool:
+        """Whether batches are made on the device."""
+        return bool(getattr(self._dataset, "resident", False))
+
     @property
     def labels(self) -> Tensor | None:
         """A class number for each sample, where the dataset has one."""

@@ -12,6 +12,8 @@ from torch.utils.data import Dataset
 
 from laptime.errors import DataError
 
+_MOST_RESIDENT = 2**30  # bytes
+
 
 class Tensors(Dataset[Any]):
     """Samples along the first dimension of each tensor; every epoch sees the same ones.
@@ -27,7 +29,21 @@ class Tensors(Dataset[Any]):
 
     def __getitems__(self, picks: list[int]) -> tuple[Tensor, ...]:
         rows = torch.tensor(picks) % len(self)
+        if self.resident:  # pinned, or the host would wait for the device
+            rows = rows.pin_memory().to(self._tensors[0].device, non_blocking=True)
         return tuple(tensor.index_select(0, rows) for tensor in self._tensors)
+
+    @property
+    def resident(self) -> bool:
+        """Whether batches are made on the device."""
+        return self._tensors[0].device.type == "cuda"
+
+    def for_device(self, device: torch.device) -> Tensors:
+        """The same samples, kept on a GPU if they are not many: a batch then costs no transfer."""
+        many = sum(tensor.numel() * tensor.element_size() for tensor in self._tensors) > _MOST_RESIDENT
+        if device.type != "cuda" or many:
+            return self
+        return Tensors(*(tensor.to(device) for tensor in self._tensors))
 
     @property
     def labels(self) -> Tensor | None:
