@@ -34,6 +34,7 @@ from laptime.train.place import Place
 from laptime.train.ranks import Ranks
 
 SKIPPED = 10  # first steps of a turn
+AN_EPOCH = 8  # steps: few, so that the data is small enough to stay on a GPU
 Case = dict[str, Any]
 
 
@@ -70,15 +71,19 @@ class Ends(list[float]):
         self.append(time.perf_counter())
 
 
-def configured(case: Case, device: str, *, profile: bool = True, epochs: int = 1, samples: int = 0) -> Config:
-    """One epoch of `steps` steps, without validation or checkpoints."""
-    count = samples or case["batch"] * case["steps"]
+def configured(case: Case, device: str, *, profile: bool = True, epochs: int | None = None) -> Config:
+    """Some epochs without validation or checkpoints."""
     options = {"num_classes": case["size"]["classes"]} if "classes" in case["size"] else {}
+    samples = case["batch"] * AN_EPOCH
     return Config.model_validate(
         {
             "network": {"name": case["network"], "options": options},
-            "data": {"kind": case["data"], "samples": count, "validation_samples": 0, **case["size"]},
-            "train": {"batch": case["batch"], "epochs": epochs, "device": device},
+            "data": {"kind": case["data"], "samples": samples, "validation_samples": 0, **case["size"]},
+            "train": {
+                "batch": case["batch"],
+                "epochs": epochs or case["steps"] // AN_EPOCH,
+                "device": device,
+            },
             "checkpoint": {"every": 0, "best": False},
             "validation": {"every": 0},
             "record": {"profile": profile},
@@ -86,12 +91,18 @@ def configured(case: Case, device: str, *, profile: bool = True, epochs: int = 1
     )
 
 
+def batches(case: Case, made: Ready) -> Iterator[Any]:
+    """What every loop is given, epoch after epoch."""
+    for epoch in range(case["steps"] // AN_EPOCH):
+        yield from made.batches.epoch(epoch)
+
+
 def plain(case: Case, made: Ready, _: Path, *, accuracies: bool = False) -> list[float]:
     """What anyone would write."""
     network, optimizer = made.network, made.optimizers["all"]
     ends = Ends(case)
     kept = []
-    for inputs, targets in made.batches.epoch(0):
+    for inputs, targets in batches(case, made):
         scores = network(inputs)
         loss = F.cross_entropy(scores, targets)
         loss.backward()
@@ -116,7 +127,7 @@ def lightning(case: Case, made: Ready, out: Path) -> list[float]:
     """Lightning's Trainer without logger, bar and checkpoints."""
     import lightning as pl
 
-    found = made.batches.epoch(0)
+    found = batches(case, made)
     ends = Ends(case)
 
     class Module(pl.LightningModule):
@@ -176,7 +187,7 @@ def hugging_face(case: Case, made: Ready, out: Path) -> list[float]:
     """Hugging Face's Trainer without logging and saving."""
     import transformers
 
-    found = made.batches.epoch(0)
+    found = batches(case, made)
     ends = Ends(case)
 
     class Steps(transformers.TrainerCallback):
@@ -233,11 +244,21 @@ def compare(case: Case, device: str, seconds: float) -> dict[str, list[list[floa
     while rounds < 4 or time.monotonic() < until:
         order = list(LOOPS.items())
         for name, loop in order[:: -1 if rounds % 2 else 1]:
+            _home(made)
             with tempfile.TemporaryDirectory() as folder:
                 ends = loop(case, made, Path(folder) / "run")
             found[name].append([b - a for a, b in pairwise(ends[SKIPPED:])])
         rounds += 1
     return found
+
+
+def _home(made: Ready) -> None:
+    """Bring network and optimizer back to their device: Lightning leaves them on the CPU."""
+    made.network.to(made.place.device)
+    for optimizer in made.optimizers.values():
+        for state in optimizer.state.values():
+            for key, value in state.items():
+                state[key] = value.to(made.place.device) if isinstance(value, torch.Tensor) else value
 
 
 def flatness(device: str, epochs: int = 400) -> tuple[float, float, float]:
@@ -246,12 +267,12 @@ def flatness(device: str, epochs: int = 400) -> tuple[float, float, float]:
     A shared machine is half as fast again for a minute or two, all accounts alike; the piece of work shows
     that. It runs within the last step of each epoch, which is left out.
     """
-    case, an_epoch = CASES[device]["zener4 b32"], 8
-    config = configured(case, device, profile=True, epochs=epochs, samples=case["batch"] * an_epoch)
+    case = CASES[device]["zener4 b32"]
+    config = configured(case, device, epochs=epochs)
     matrix, pieces = torch.randn(256, 256), list[float]()
 
     def piece(now: Progress) -> None:
-        if now.step % an_epoch == 0:
+        if now.step % AN_EPOCH == 0:
             begin = time.perf_counter()
             for _ in range(8):
                 matrix @ matrix
@@ -262,7 +283,7 @@ def flatness(device: str, epochs: int = 400) -> tuple[float, float, float]:
         run = Training(config, made, out=Path(folder) / "run", watch=piece).run()
         table = run.steps.table
         epoch, wall = table["epoch"].to_numpy(), table["wall_s"].to_numpy()
-    kept = np.arange(len(wall)) % an_epoch != an_epoch - 1
+    kept = np.arange(len(wall)) % AN_EPOCH != AN_EPOCH - 1
 
     def over_piece(first: int, last: int) -> float:
         steps = wall[kept & (epoch >= first) & (epoch < last)]

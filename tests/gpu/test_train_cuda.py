@@ -189,10 +189,11 @@ def test_only_what_comes_after_the_last_gradient_is_exposed(hidden, nccl, monkey
     exchange = Exchange(1, nccl)
     called = parallel(network, exchange, nccl, groups=1)
     compute = []
-    # Between the first bucket and the last one the device computes for twice as long.
-    network[0].register_forward_hook(
-        lambda _, __, out: out.register_hook(lambda g: torch.cuda._sleep(sum(compute)))
-    )
+
+    def compute_longer(module, inputs, output):  # between the first bucket and the last
+        output.register_hook(lambda gradient: torch.cuda._sleep(sum(compute)))
+
+    network[0].register_forward_hook(compute_longer)
     x = torch.randn(64, 2048, device=nccl)
 
     def one():

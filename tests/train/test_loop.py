@@ -12,8 +12,9 @@ import laptime
 from laptime.errors import RunError, TrainingError
 from laptime.train import checkpoint
 from laptime.train.build import ready
-from laptime.train.config import Config
+from laptime.train.config import Config, LoaderConfig
 from laptime.train.data import Data
+from laptime.train.loader import Batches, Order
 from laptime.train.loop import Training
 from laptime.train.place import Place
 from laptime.train.ranks import Ranks
@@ -219,9 +220,7 @@ def test_workers_bring_the_same_batches_as_the_training_process(tmp_path):
 def test_the_best_state_is_kept_beside_the_last(tmp_path):
     training(tmp_path / "run").run()
     folder = tmp_path / "run" / "checkpoint"
-    last, best = (
-        checkpoint.load(folder / name, device=torch.device("cpu")) for name in ("last.pt", "best.pt")
-    )
+    last, best = (checkpoint.load(folder / name) for name in ("last.pt", "best.pt"))
     assert last["counts"]["epoch"] == 3
     assert best["counts"]["epoch"] <= 3
     assert last["counts"]["step"] == 15
@@ -267,3 +266,46 @@ def test_a_finished_run_is_not_written_over(tmp_path):
     training(tmp_path / "run").run()
     with pytest.raises(RunError):
         training(tmp_path / "run").run()
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_the_next_epoch_follows_without_a_pause_and_in_its_own_order(workers):
+    def batches(epochs):
+        order = Order(20, 6, seed=3, shuffle=True, drop_last=False, epochs=epochs)
+        return Batches(Points(20, 1), order, LoaderConfig(workers=workers), torch.device("cpu"))
+
+    def labels(found):
+        return [batch[0].tolist() for batch in found]
+
+    through, apart = batches(3), batches(0)
+    try:
+        assert [labels(through.epoch(epoch)) for epoch in range(3)] == [
+            labels(apart.epoch(epoch)) for epoch in range(3)
+        ]
+        # Broken off in the middle and taken up elsewhere, as by a checkpoint.
+        next(through.epoch(1))
+        assert labels(through.epoch(1, first=2)) == labels(apart.epoch(1))[2:]
+    finally:
+        through.close()
+        apart.close()
+
+
+def test_workers_begin_with_an_epoch_before_the_one_before_it_has_ended():
+    order = Order(20, 5, seed=3, shuffle=True, drop_last=False, epochs=2)
+    picked = []
+    inner = order.__iter__
+    order.__class__ = type("Watched", (Order,), {"__iter__": lambda self: _noted(inner(), picked)})
+    made = Batches(Points(20, 1), order, LoaderConfig(workers=1, prefetch=3), torch.device("cpu"))
+    try:
+        first = made.epoch(0)
+        for _ in range(3):
+            next(first)
+        assert len(picked) > order.batches
+    finally:
+        made.close()
+
+
+def _noted(batches, picked):
+    for batch in batches:
+        picked.append(batch)
+        yield batch

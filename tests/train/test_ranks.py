@@ -47,7 +47,7 @@ def trained(tmp_path, name, *options, **numbers):
 
 
 def weights(run):
-    state = checkpoint.load(run.path / "checkpoint" / "last.pt", device=torch.device("cpu"))
+    state = checkpoint.load(run.path / "checkpoint" / "last.pt")
     return state["network"]
 
 

@@ -124,6 +124,7 @@ def _batches(config: Config, dataset: Dataset[Any], place: Place) -> Batches:
         drop_last=loader.drop_last,
         rank=ranks.rank,
         ranks=ranks.ranks,
+        epochs=train.epochs,
     )
     if not order.batches:
         each = f" on each of {ranks.ranks} ranks" if ranks.several else ""

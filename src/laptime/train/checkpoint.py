@@ -47,12 +47,12 @@ def save(path: Path, state: dict[str, Any]) -> None:
         torch.save({"version": VERSION, **state}, file)
 
 
-def load(path: Path, *, device: torch.device) -> dict[str, Any]:
-    """A state, read without running anything that a stranger might have put into it."""
+def load(path: Path) -> dict[str, Any]:
+    """A state on the CPU, read without running anything that a stranger might have put into it."""
     if not path.exists():
         raise TrainingError(f"there is no checkpoint {one_line(path)}; start without --resume")
     try:
-        state: dict[str, Any] = torch.load(path, map_location=device, weights_only=True)
+        state: dict[str, Any] = torch.load(path, map_location="cpu", weights_only=True)
         version = state["version"]
     except Exception as error:
         raise TrainingError(

@@ -33,7 +33,9 @@ class Order(Sampler[list[int]]):
         drop_last: bool,
         rank: int = 0,
         ranks: int = 1,
+        epochs: int = 0,
     ) -> None:
+        self.epochs = epochs  # those of the training: at the end of one comes the next; 0: one at a time
         self._samples, self._batch, self._seed = samples, batch, seed
         self._shuffle, self._drop_last = shuffle, drop_last
         self._rank, self._ranks = rank, ranks
@@ -47,20 +49,24 @@ class Order(Sampler[list[int]]):
         return mine // self._batch if self._drop_last else -(-mine // self._batch)
 
     def __len__(self) -> int:
-        return max(0, self.batches - self.first)
+        epochs = max(1, self.epochs - self.epoch)
+        return max(0, epochs * self.batches - self.first)
 
     def __iter__(self) -> Iterator[list[int]]:
-        order = self._order()
-        # Where ranks do not come out even, a few samples are seen twice, lest a rank wait for ever.
-        missing = -len(order) % self._ranks
-        mine = torch.cat([order, order[:missing]])[self._rank :: self._ranks] + self.epoch * self._samples
-        for index in range(self.first, self.batches):
-            yield mine[index * self._batch : (index + 1) * self._batch].tolist()
+        first = self.first
+        for epoch in range(self.epoch, max(self.epochs, self.epoch + 1)):
+            order = self._order(epoch)
+            # Where ranks do not come out even, a few samples are seen twice, lest a rank wait for ever.
+            missing = -len(order) % self._ranks
+            mine = torch.cat([order, order[:missing]])[self._rank :: self._ranks] + epoch * self._samples
+            for index in range(first, self.batches):
+                yield mine[index * self._batch : (index + 1) * self._batch].tolist()
+            first = 0
 
-    def _order(self) -> Tensor:
+    def _order(self, epoch: int) -> Tensor:
         if not self._shuffle:
             return torch.arange(self._samples)
-        generator = torch.Generator().manual_seed(self._seed * 1_000_003 + self.epoch)
+        generator = torch.Generator().manual_seed(self._seed * 1_000_003 + epoch)
         return torch.randperm(self._samples, generator=generator)
 
 
@@ -82,6 +88,8 @@ class Batches:
         self._ahead = config.ahead and device.type == "cuda" and not resident
         pinned = config.pin_memory if config.pin_memory is not None else device.type == "cuda"
         workers = 0 if resident else config.workers
+        self._running: Iterator[Batch] | None = None
+        self._next = 0, 0  # epoch and batch of what `_running` gives
         self._loader: DataLoader[Any] = DataLoader(
             dataset,
             batch_sampler=order,
@@ -95,15 +103,24 @@ class Batches:
 
     def epoch(self, epoch: int, *, first: int = 0) -> Iterator[Batch]:
         """The batches of an epoch from the `first` on."""
-        self.order.epoch, self.order.first = epoch, first
+        if self._running is None or self._next != (epoch, first):
+            self.order.epoch, self.order.first = epoch, first
+            self._running = self._from_here()
+        for index in range(first, self.order.batches):
+            self._next = epoch, index + 1
+            yield next(self._running)
+        self._next = epoch + 1, 0
+        if not self.order.epochs:
+            self._running = None
+
+    def _from_here(self) -> Iterator[Batch]:
+        """Batch after batch: workers do not wait for an epoch to end before they begin with the next."""
         batches = iter(self._loader)
         if self._ahead:
-            yield from _ahead(batches, self._device)
-        elif self._device.type == "cpu":
-            yield from batches
-        else:
-            for batch in batches:
-                yield moved(batch, self._device)
+            return _ahead(batches, self._device)
+        if self._device.type == "cpu":
+            return batches
+        return (moved(batch, self._device) for batch in batches)
 
     def close(self) -> None:
         """End the workers."""

@@ -6,10 +6,8 @@ same steps as one that was never broken.
 
 from __future__ import annotations
 
-import signal
-import threading
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from functools import cache, partial
 from pathlib import Path
@@ -27,12 +25,13 @@ from laptime.store.files import first_line
 from laptime.train import checkpoint
 from laptime.train.build import Ready
 from laptime.train.config import Config
+from laptime.train.endings import Interruption, understood
 from laptime.train.exchange import Exchange, parallel
+from laptime.train.glance import Glance
 from laptime.train.objectives import Batch, Moment, Part, top_n
 from laptime.train.place import Place
 
 DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
-LOOK_EVERY = 10  # training steps between two looks at a loss that is on a GPU: a look waits for the device
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,7 +43,7 @@ class Progress:
     steps: int  # training steps in all
     epoch: int
     epochs: int
-    loss: float | None  # None where knowing it would mean to wait for the device
+    loss: float | None  # of this step or a little earlier; None where the device has not told yet
 
 
 @dataclass(slots=True)
@@ -80,7 +79,8 @@ class Training:
         self._counts = Counts()
         self._scaler = GradScaler(self._device.type, enabled=config.train.precision == "fp16")
         self._scheduled = config.schedule.name != "constant" or config.schedule.warmup_steps > 0
-        self._stop = False
+        self._interruption = Interruption(say)
+        self._glance = Glance(self._device)
         self._exchange = Exchange(self._ranks.ranks, self._device)
         # The network as the recorder and validation see it, and as training calls it.
         self._network = ready.network
@@ -91,7 +91,7 @@ class Training:
             self._called = parallel(self._network, self._exchange, self._device, groups=len(ready.optimizers))
         self._random: dict[str, Any] | None = None
         if resume:
-            self._restore(checkpoint.load(out / checkpoint.FOLDER / checkpoint.LAST, device=self._device))
+            self._restore(checkpoint.load(out / checkpoint.FOLDER / checkpoint.LAST))
 
     @property
     def place(self) -> Place:
@@ -115,15 +115,11 @@ class Training:
         """Train to the end, or until something ends it. The run is kept in any case."""
         recorder = self._recorder()
         self._exchange.recorder = recorder
-        with self._interruptible(), recorder:
+        with self._interruption.awaited(), recorder:
             try:
                 self._epochs(recorder)
-            except KeyboardInterrupt:
-                raise
-            except torch.OutOfMemoryError as error:
-                raise TrainingError(self._out_of_memory(error)) from error
             except RuntimeError as error:
-                raise _understood(error, self) or error from error
+                raise understood(error, self.config.train, self._device) or error from error
             finally:
                 self._finish(recorder)
         return recorder.run
@@ -207,6 +203,7 @@ class Training:
             self._watch(self._progress(Stage.TRAIN, loss))
             if counts.step >= self.steps:
                 break
+        self._checked(wait=True)
 
     def _between(self, batches: Iterator[Batch], recorder: Recorder) -> Iterator[Batch]:
         """The batches. Between two steps, when the books of the first are closed, a checkpoint may be due."""
@@ -215,10 +212,10 @@ class Training:
             step = self._counts.step
             due = every and step % every == 0 and step > began
             # Ranks hear of a Ctrl-C at different steps, and a checkpoint is made by all of them together.
-            if due or (self._stop and not self._ranks.several):
+            if due or (self._interruption.asked and not self._ranks.several):
                 with recorder.account("host"):
                     self._save(recorder, None)
-            if self._stop:
+            if self._interruption.asked:
                 raise KeyboardInterrupt
             batch = next(batches, None)
             if batch is None:
@@ -287,13 +284,15 @@ class Training:
         recorder.log(**values)
 
     def _look(self, part: Part) -> float | None:
-        """The loss, where looking costs nothing or is due; a loss that is no number ends the training."""
-        if self._device.type != "cpu" and self._counts.step % LOOK_EVERY:
-            return None
-        loss = float(part.loss.detach())
-        if loss != loss and self.config.train.on_nan == "stop":
+        """The loss as far as it is known; one that is no number ends the training."""
+        self._glance.take(self._counts.step - 1, part.loss)
+        return self._checked(wait=False)
+
+    def _checked(self, *, wait: bool) -> float | None:
+        step, loss = self._glance.known(wait=wait)
+        if loss is not None and loss != loss and self.config.train.on_nan == "stop":
             raise TrainingError(
-                f"the loss is no number at step {self._counts.step - 1}: lower optimizer.lr, set train.clip, "
+                f"the loss is no number at step {step}: lower optimizer.lr, set train.clip, "
                 "or use train.on_nan = 'go-on'; the run is kept"
             )
         return loss
@@ -385,42 +384,3 @@ class Training:
             self._say(f"no checkpoint could be written ({first_line(error)}); training goes on without it")
             return
         recorder.update(outputs={"checkpoint": checkpoint.FOLDER})
-
-    # -- endings ---------------------------------------------------------------------------------------------
-
-    @contextmanager
-    def _interruptible(self) -> Iterator[None]:
-        """The first Ctrl-C ends after the running step, with a checkpoint; the second at once."""
-        if threading.current_thread() is not threading.main_thread():
-            yield
-            return
-
-        def stop(number: int, frame: Any) -> None:
-            if self._stop:
-                raise KeyboardInterrupt
-            self._stop = True
-            self._say("stopping after this step; press Ctrl-C again to stop at once")
-
-        earlier = signal.signal(signal.SIGINT, stop)
-        try:
-            yield
-        finally:
-            signal.signal(signal.SIGINT, earlier)
-
-    def _out_of_memory(self, error: BaseException) -> str:
-        train = self.config.train
-        smaller = f"train.batch = {train.batch // 2}" if train.batch > 1 else "a smaller network"
-        more = " or raise train.memory_limit" if train.memory_limit is not None else ""
-        return f"batch {train.batch} does not fit into the memory of {self._device}; try {smaller}{more}"
-
-
-def _understood(error: RuntimeError, training: Training) -> TrainingError | None:
-    """What torch's own errors mean, in one line; None for those that are somebody's bug."""
-    said = str(error)
-    if "can't allocate memory" in said or "not enough memory" in said:
-        return TrainingError(training._out_of_memory(error))
-    if "DataLoader worker" in said:
-        return TrainingError(
-            f"a loader worker died ({first_line(error)}); lower loader.workers, or give it more memory"
-        )
-    return None

@@ -78,7 +78,8 @@ class Bytes:
         """Normalised floats on the device."""
         arrived = self._images.to(device, non_blocking=non_blocking)
         scale, shift = _scales_on(arrived.shape[1], arrived.device)
-        return (arrived * scale).add_(shift)
+        floats: Tensor = arrived * scale
+        return floats.add_(shift)
 
 
 @cache
