@@ -7,9 +7,10 @@ With one run each there is nothing but steps, and consecutive steps are alike, s
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,6 +18,7 @@ from numpy.typing import NDArray
 from laptime.record.statistics import CONFIDENCE, NOISY_SPREAD, Noise, summarize
 
 Samples = NDArray[np.float64]
+Rated = tuple[Samples, Samples]  # amounts, and the seconds that each took
 
 RESAMPLES = 1000
 BATCHES = 200
@@ -65,7 +67,7 @@ class Unit(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Comparison:
-    """B against A. `a` and `b` are medians; over several runs, the geometric means of their medians.
+    """B against A. `a` and `b` are medians or rates; over several runs, the geometric means of theirs.
 
     The interval is of 95 %. NaN where a side is empty or zero.
     """
@@ -88,13 +90,48 @@ def compare_runs(a: Sequence[Samples], b: Sequence[Samples], *, more_is_better: 
     a, b = [_known(one) for one in a], [_known(one) for one in b]
     a, b = [one for one in a if one.size], [one for one in b if one.size]
     if len(a) > 1 or len(b) > 1:
-        return _over_runs(a, b, more_is_better)
-    return _over_steps(a[0] if a else np.empty(0), b[0] if b else np.empty(0), more_is_better)
+        medians = [np.array([float(np.median(one)) for one in side]) for side in (a, b)]
+        return _over_runs(*medians, _facts(a, b), more_is_better)
+    steps = [side[0] if side else np.empty(0) for side in (a, b)]
+    rng = np.random.default_rng(0)
+    drawn = [block_medians(one, rng) if one.size else one for one in steps]
+    centres = [float(np.median(one)) if one.size else math.nan for one in steps]
+    return _over_steps(centres, drawn, steps, _facts(a, b), more_is_better)
+
+
+def compare_rates(a: Sequence[Rated], b: Sequence[Rated]) -> Comparison:
+    """Compare two groups of runs by what they did a second: the whole amount over the whole time of a run.
+
+    More is better. Steps that do not say their amount are left out on both sides of the fraction.
+    """
+    a, b = ([_counted(*one) for one in side] for side in (a, b))
+    a, b = ([one for one in side if one[1].sum() > 0] for side in (a, b))
+    noise = _facts(*([amount / seconds for amount, seconds in side] for side in (a, b)))
+    if len(a) > 1 or len(b) > 1:
+        return _over_runs(*(np.array([_rate(*one) for one in side]) for side in (a, b)), noise, True)
+    rng = np.random.default_rng(0)
+    drawn = [block_rates(*side[0], rng) if side else np.empty(0) for side in (a, b)]
+    rates = [_rate(*side[0]) if side else math.nan for side in (a, b)]
+    steps = [side[0][0] / side[0][1] if side else np.empty(0) for side in (a, b)]
+    return _over_steps(rates, drawn, steps, noise, True)
+
+
+def _counted(amount: Samples, seconds: Samples) -> Rated:
+    known = ~np.isnan(amount) & (seconds > 0)
+    return amount[known], seconds[known]
+
+
+def _rate(amount: Samples, seconds: Samples) -> float:
+    return float(amount.sum() / seconds.sum())
 
 
 def _known(samples: Samples) -> Samples:
     values = np.asarray(samples, dtype=np.float64)
     return values[~np.isnan(values)]
+
+
+def _facts(a: Sequence[Samples], b: Sequence[Samples]) -> dict[str, Any]:
+    return {"noise_a": _noise(a), "noise_b": _noise(b)}
 
 
 def _noise(runs: Sequence[Samples]) -> Noise:
@@ -106,18 +143,17 @@ def _noise(runs: Sequence[Samples]) -> Noise:
 # -- runs ------------------------------------------------------------------------------------------
 
 
-def _over_runs(a: Sequence[Samples], b: Sequence[Samples], more_is_better: bool) -> Comparison:
-    """Welch's t interval on the logarithms of the runs' medians.
+def _over_runs(a: Samples, b: Samples, noise: Mapping[str, Any], more_is_better: bool) -> Comparison:
+    """Welch's t interval on the logarithms of one number per run, such as its median.
 
     One run against several is held against their spread, as one more of them would be (Crawford and Howell
     1998): the interval is wide, and rightly so.
     """
-    noise = {"noise_a": _noise(a), "noise_b": _noise(b), "count_a": len(a), "count_b": len(b)}
-    medians = [np.array([float(np.median(one)) for one in group]) for group in (a, b)]
-    if any(group.size == 0 or (group <= 0).any() for group in medians):
-        means = [float(np.mean(group)) if group.size else math.nan for group in medians]
+    noise = {**noise, "count_a": a.size, "count_b": b.size}
+    if any(group.size == 0 or (group <= 0).any() for group in (a, b)):
+        means = [float(np.mean(group)) if group.size else math.nan for group in (a, b)]
         return _unknown(means[0], means[1], Unit.RUNS, noise)
-    logs = [np.log(group) for group in medians]
+    logs = [np.log(group) for group in (a, b)]
     centre = float(logs[1].mean() - logs[0].mean())
     spread, degrees = _welch(*logs)
     reach = _t(degrees) * spread
@@ -131,7 +167,7 @@ def _over_runs(a: Sequence[Samples], b: Sequence[Samples], more_is_better: bool)
         high=high,
         unit=Unit.RUNS,
         verdict=verdict,
-        **noise,  # type: ignore[arg-type]
+        **noise,
     )
 
 
@@ -157,29 +193,32 @@ def _t(degrees: float) -> float:
 # -- steps -----------------------------------------------------------------------------------------
 
 
-def _over_steps(a: Samples, b: Samples, more_is_better: bool) -> Comparison:
-    """A bootstrap of the ratio of medians, in blocks of consecutive steps."""
-    noise = {"noise_a": _noise([a]), "noise_b": _noise([b]), "count_a": a.size, "count_b": b.size}
-    medians = [float(np.median(one)) if one.size else math.nan for one in (a, b)]
-    if not all(median > 0 for median in medians):
-        return _unknown(medians[0], medians[1], Unit.STEPS, noise)
-    rng = np.random.default_rng(0)
-    bottoms, tops = (block_medians(one, rng) for one in (a, b))
+def _over_steps(
+    centres: Sequence[float],
+    drawn: Sequence[Samples],
+    steps: Sequence[Samples],
+    noise: Mapping[str, Any],
+    more_is_better: bool,
+) -> Comparison:
+    """A bootstrap of the ratio B / A: of each side its number, the same of resampled series, and its steps."""
+    noise = {**noise, "count_a": steps[0].size, "count_b": steps[1].size}
+    if not all(centre > 0 for centre in centres):
+        return _unknown(centres[0], centres[1], Unit.STEPS, noise)
     with np.errstate(divide="ignore", invalid="ignore"):
-        ratios = tops / bottoms
+        ratios = drawn[1] / drawn[0]
     low, high = np.nanquantile(ratios, ((1 - CONFIDENCE) / 2, (1 + CONFIDENCE) / 2))
-    spread = max(summarize(one).spread for one in (a, b))
+    spread = max(summarize(one).spread for one in steps)
     verdict = _verdict(float(low), float(high), max(RUN_TO_RUN, spread / 2), more_is_better)
     few = Noise.TOO_FEW in (noise["noise_a"], noise["noise_b"])
     return Comparison(
-        a=medians[0],
-        b=medians[1],
-        ratio=medians[1] / medians[0],
+        a=centres[0],
+        b=centres[1],
+        ratio=centres[1] / centres[0],
         low=float(low),
         high=float(high),
         unit=Unit.STEPS,
         verdict=Verdict.NOISY if few else verdict,
-        **noise,  # type: ignore[arg-type]
+        **noise,
     )
 
 
@@ -197,12 +236,27 @@ def block_medians(samples: Samples, rng: np.random.Generator, resamples: int = R
     return np.asarray(means * (np.median(samples) / batches.mean()))
 
 
+def block_rates(
+    amount: Samples, seconds: Samples, rng: np.random.Generator, resamples: int = RESAMPLES
+) -> Samples:
+    """Rates of resampled series: whole amount over whole time, drawn in the same blocks as medians are."""
+    size = seconds.size // BATCHES
+    if size >= 3:
+        amount, seconds = (one[: size * BATCHES].reshape(BATCHES, size).sum(1) for one in (amount, seconds))
+    places = _places(amount / seconds, rng, resamples)
+    return np.asarray(amount[places].sum(axis=1) / seconds[places].sum(axis=1))
+
+
 def _draws(samples: Samples, rng: np.random.Generator, resamples: int) -> Samples:
     """One resampled series per row."""
+    return np.asarray(samples[_places(samples, rng, resamples)])
+
+
+def _places(samples: Samples, rng: np.random.Generator, resamples: int) -> NDArray[np.int64]:
+    """Which of the samples each resampled series has: blocks of neighbours, a series per row."""
     count, length = samples.size, block_length(samples)
     starts = rng.integers(0, count, (resamples, -(-count // length)))
-    places = (starts[:, :, None] + np.arange(length)).reshape(resamples, -1)[:, :count] % count
-    return np.asarray(samples[places])
+    return (starts[:, :, None] + np.arange(length)).reshape(resamples, -1)[:, :count] % count
 
 
 def block_length(samples: Samples) -> int:
@@ -232,6 +286,6 @@ def _verdict(low: float, high: float, margin: float, more_is_better: bool) -> Ve
     return Verdict.NOISY if high / low > WIDE or margin > NOISY_SPREAD else Verdict.SAME
 
 
-def _unknown(a: float, b: float, unit: Unit, noise: dict[str, object]) -> Comparison:
+def _unknown(a: float, b: float, unit: Unit, noise: Mapping[str, Any]) -> Comparison:
     nan = math.nan
-    return Comparison(a=a, b=b, ratio=nan, low=nan, high=nan, unit=unit, verdict=None, **noise)  # type: ignore[arg-type]
+    return Comparison(a=a, b=b, ratio=nan, low=nan, high=nan, unit=unit, verdict=None, **noise)
