@@ -14,6 +14,10 @@ LaptimeError
 │   └── RunExists             `out` already holds a run
 ├── QueryError                DuckDB did not accept the SQL
 ├── UnknownNetwork            no network of that name
+├── HardwareError             something about a device, a link, storage or a price
+│   ├── UnknownDevice         none of that name
+│   ├── AmbiguousDevice       a name that several devices bear
+│   └── CatalogError          a device file that cannot be used
 ├── BadTarget                 a `module:callable` that cannot be imported or called
 ├── ScriptError               `laptime run` could not start the script
 ├── ConfigError               a configuration that cannot be used
@@ -91,6 +95,32 @@ class UnknownNetwork(LaptimeError):
         super().__init__(f"no network is called {name!r}; {hint}")
 
 
+class HardwareError(LaptimeError):
+    """A device, a link, storage or a price cannot be used as asked."""
+
+
+class UnknownDevice(HardwareError):
+    """No device, link or storage is known by that name."""
+
+    def __init__(self, name: str, known: Iterable[str], *, what: str = "device") -> None:
+        names = sorted(known)
+        near = difflib.get_close_matches(name.lower(), names, n=3, cutoff=0.5)
+        hint = f"nearest: {', '.join(near)}; " if near else ""
+        more = ", and a file such as ./mine.toml can describe another" if what == "device" else ""
+        super().__init__(f"no {what} is called {name!r}; {hint}`laptime devices` lists all{more}")
+
+
+class AmbiguousDevice(HardwareError):
+    """Several devices bear that name."""
+
+    def __init__(self, name: str, candidates: Iterable[str]) -> None:
+        super().__init__(f"{name!r} can be {', '.join(candidates)}; give one of these names")
+
+
+class CatalogError(HardwareError):
+    """A file of devices, links, storage or prices cannot be used."""
+
+
 class BadTarget(LaptimeError):
     """A `module:callable` target could not be resolved to a network."""
 
@@ -116,3 +146,11 @@ class DataError(LaptimeError):
 
 class TrainingError(LaptimeError):
     """A training cannot start or go on; what was recorded is kept."""
+
+
+class WorkloadError(LaptimeError):
+    """A workload cannot be read off a network, or from a file."""
+
+
+class CalibrationError(LaptimeError):
+    """A calibration cannot be made or read."""

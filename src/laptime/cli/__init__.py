@@ -13,6 +13,7 @@ from laptime.cli.collect import collect
 from laptime.cli.compare import CompareCommand, compare
 from laptime.cli.data import data
 from laptime.cli.demo import demo
+from laptime.cli.devices import devices
 from laptime.cli.doctor import doctor
 from laptime.cli.export import export
 from laptime.cli.outcome import Commands, forgive_encoding
@@ -44,6 +45,7 @@ _VERBS: dict[Callable[..., None], str] = {
     collect: "a run from saved profiler traces or a training log",
     export: "recorded runs as CSV, or as a trace for Perfetto",
     query: "SQL over many runs",
+    devices: "what is known of machines, and from where",
     doctor: "check this machine and its settings",
 }
 # Everything after the script belongs to the script, dashes and all.

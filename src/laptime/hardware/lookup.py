@@ -1,0 +1,202 @@
+"""Devices, links, storage and prices by name: the catalog's, and the user's own files beside them.
+
+A user's device is one TOML file, given as a path or put into $LAPTIME_DEVICES, or else into
+~/.config/laptime/devices. Prices of ~/.config/laptime/prices.toml come before the examples of the catalog.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from functools import cache
+from importlib import resources
+from pathlib import Path
+from typing import Any, TypeVar
+
+from laptime.errors import AmbiguousDevice, CatalogError, UnknownDevice
+from laptime.hardware import reading
+from laptime.hardware.device import Device, Link, Price, Storage
+from laptime.hardware.names import key, runs
+
+_Named = TypeVar("_Named", bound=Link | Storage)
+_DEVICE_FILES = ("gpus-nvidia.toml", "gpus-amd.toml", "cpus.toml")
+
+
+@dataclass(frozen=True, slots=True)
+class _Catalog:
+    devices: Mapping[str, Device]
+    index: Mapping[str, tuple[str, ...]]  # key of a name or an alias -> the devices that bear it
+    links: Mapping[str, Link]
+    storage: Mapping[str, Storage]
+    prices: Mapping[str, Price]
+
+
+def device(name: str | Path | Device) -> Device:
+    """The device of that name, alias or file; a device itself stays what it is.
+
+    Case, blanks, dashes and the vendor's name do not count, so what `torch.cuda.get_device_name()` says is
+    found too. `v100` is taken for the SXM2 card of 16 GB and `p100` for the PCIe one; `a100`, `h100` and
+    `titan x` raise AmbiguousDevice, since their variants differ by a quarter and more.
+    """
+    if isinstance(name, Device):
+        return name
+    if _is_file(name):
+        found = _own(Path(name).expanduser())
+        _merged(_shipped(), [found])
+        return found[0]
+    catalog = _known()
+    candidates = catalog.index.get(key(str(name)), ())
+    if len(candidates) > 1:
+        raise AmbiguousDevice(str(name), candidates)
+    if not candidates:
+        raise UnknownDevice(str(name), catalog.devices)
+    return catalog.devices[candidates[0]]
+
+
+def gpu_in(label: str) -> Device:
+    """The GPU that a label of someone's table names among other words: `DGX-1 (8x V100 16GB)`, `K80/CUDA 8`.
+
+    The longest name that stands there in whole words counts. For labels of published results only: what a
+    user asks for is looked up exactly, by `device`.
+    """
+    catalog = _shipped()
+    gpus = {one.name for one in catalog.devices.values() if one.kind == "gpu"}
+    found: dict[str, int] = {}
+    for run in runs(label):
+        for name in catalog.index.get(run, ()):
+            if name in gpus and len(run) >= max(found.values(), default=0):
+                found[name] = len(run)
+    if not found:
+        raise UnknownDevice(label, gpus)
+    if len(found) > 1:
+        raise AmbiguousDevice(label, found)
+    return catalog.devices[next(iter(found))]
+
+
+def devices() -> tuple[Device, ...]:
+    """Every device, the catalog's in the catalog's order, then the user's."""
+    return tuple(_known().devices.values())
+
+
+def link(name: str) -> Link:
+    """The link of that name or alias."""
+    return _one(name, _shipped().links, "link")
+
+
+def links() -> tuple[Link, ...]:
+    """Every link."""
+    return tuple(_shipped().links.values())
+
+
+def storage(name: str) -> Storage:
+    """The storage of that name or alias."""
+    return _one(name, _shipped().storage, "storage")
+
+
+def storages() -> tuple[Storage, ...]:
+    """Every storage."""
+    return tuple(_shipped().storage.values())
+
+
+def price(of: str | Path | Device) -> Price | None:
+    """What an hour of the device costs, from the user's prices or else as an example; None if nobody says."""
+    wanted = device(of).name
+    return _user_prices().get(wanted) or _shipped().prices.get(wanted)
+
+
+def _one(name: str, known: Mapping[str, _Named], what: str) -> _Named:
+    for candidate in known.values():
+        if key(name) in {key(candidate.name), *map(key, candidate.aliases)}:
+            return candidate
+    raise UnknownDevice(name, known, what=what)
+
+
+def _is_file(name: str | Path) -> bool:
+    return isinstance(name, Path) or name.endswith(".toml") or (os.sep in name and Path(name).is_file())
+
+
+@cache
+def _shipped() -> _Catalog:
+    links_of = {one.name: one for one in _rows("links.toml", "link", reading.read_link)}
+    storage_of: dict[str, Storage] = {}
+    for one in _rows(
+        "storage.toml", "storage", lambda row, at, known: reading.read_storage(row, at, known, storage_of)
+    ):
+        storage_of[one.name] = one
+    prices = [reading.read_price(row, "prices.toml") for row in _file("prices.toml")["price"]]
+    several = {
+        key(name): tuple(names)
+        for file in _DEVICE_FILES
+        for name, names in _file(file).get("ambiguous", {}).items()
+    }
+    empty = _Catalog({}, several, links_of, storage_of, {one.device: one for one in prices})
+    found = [
+        (one, file)
+        for file in _DEVICE_FILES
+        for one in _rows(file, "device", lambda row, at, known: reading.read_device(row, at, links_of, known))
+    ]
+    return _merged(empty, found)
+
+
+def _rows(file: str, noun: str, read: Any) -> Iterable[Any]:
+    tables = _file(file)
+    for row in tables[noun]:
+        yield read(row, f"{file}: {row.get('name', row.get('of'))}", tables.get("documents", {}))
+
+
+@cache
+def _file(name: str) -> dict[str, Any]:
+    return reading.read_toml(resources.files("laptime.hardware").joinpath("catalog", name), name)
+
+
+def _merged(catalog: _Catalog, new: Iterable[tuple[Device, str]]) -> _Catalog:
+    """The catalog with more devices, none of which may take a name that another has."""
+    known, index = dict(catalog.devices), dict(catalog.index)
+    for one, where in new:
+        for name in (one.name, *one.aliases):
+            taken = index.get(key(name), (one.name,))
+            if taken != (one.name,) or one.name in known:
+                owner = one.name if one.name in known else ", ".join(taken)
+                raise CatalogError(f"{where}: {name!r} is taken by {owner} already; choose another name")
+        known[one.name] = one
+        index.update({key(name): (one.name,) for name in (one.name, *one.aliases)})
+    return _Catalog(known, index, catalog.links, catalog.storage, catalog.prices)
+
+
+def _known() -> _Catalog:
+    """Catalog and user's files. Those are read anew each time: there are few, and they are being edited."""
+    own = [_own(path) for path in _user_files()]
+    return _merged(_shipped(), own) if own else _shipped()
+
+
+def _own(path: Path) -> tuple[Device, str]:
+    return reading.user_device(path, _shipped().links), reading.shown(path)
+
+
+def _user_files() -> list[Path]:
+    given = os.environ.get("LAPTIME_DEVICES")
+    folder = Path(given).expanduser() if given else _settings() / "devices"
+    if given and not folder.is_dir():
+        raise CatalogError(f"LAPTIME_DEVICES={given} is no folder; make it, or unset the variable")
+    return sorted(folder.glob("*.toml"))
+
+
+def _user_prices() -> dict[str, Price]:
+    path = _settings() / "prices.toml"
+    if not path.is_file():
+        return {}
+    where = reading.shown(path)
+    rows = reading.read_toml(path, where).get("price", [])
+    if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
+        raise CatalogError(f"{where}: price is {rows!r}; write each price under a line [[price]]")
+    prices = [reading.read_price({"example": False, **row}, where) for row in rows]
+    try:
+        return {device(one.device).name: one for one in prices}
+    except (UnknownDevice, AmbiguousDevice) as error:
+        raise CatalogError(f"{where}: {error}") from None
+
+
+def _settings() -> Path:
+    base = os.environ.get("XDG_CONFIG_HOME")
+    return (Path(base) if base else Path.home() / ".config") / "laptime"

@@ -1,0 +1,37 @@
+"""Names that mean the same: case, blanks and dashes do not count, nor do words that tell nothing apart.
+
+A name is looked up as a whole. Nothing is found because it is a part of something else: an L40S is no L4.
+"""
+
+from __future__ import annotations
+
+import re
+
+# "NVIDIA A100 Tensor Core GPU" and "Intel(R) Core(TM) i7-3820 CPU @ 3.60GHz" name an a100 and an i7-3820.
+_IGNORED = frozenset(
+    ("nvidia", "amd", "intel", "geforce", "tesla", "instinct", "tensor", "core", "gpu", "cpu", "processor")
+)
+_DECORATION = re.compile(r"\((?:r|tm)\)|[®™]|@.*$|\b\d+-core\b|\b\d+th gen\b")
+_WORD = re.compile(r"[a-z0-9+]+")
+_OTHER_CARD = frozenset(("ti", "super", "laptop", "mobile", "ada", "nvl"))  # an RTX 3090 Ti is no RTX 3090
+_GIGABYTES = re.compile(r"^(\d+)(?:g|gb|gib)$")
+
+
+def words(text: str) -> list[str]:
+    """The words of a name that tell devices apart: `Tesla V100-SXM2-16G` is v100, sxm2, 16gb."""
+    bare = _DECORATION.sub(" ", text.lower())
+    useful = (word for word in _WORD.findall(bare) if word not in _IGNORED)
+    return [_GIGABYTES.sub(r"\1gb", word) for word in useful]
+
+
+def key(text: str) -> str:
+    """What two spellings of one name have in common."""
+    return "".join(words(text))
+
+
+def runs(label: str) -> list[str]:
+    """The keys of all runs of words in a label, longest first. A count such as `8x` is no word."""
+    found = words(re.sub(r"\b\d+x\s*(?=[a-z])", " ", label.lower()))
+    ends = [end for end in range(1, len(found)) if found[end] not in _OTHER_CARD] + [len(found)]
+    keys = {"".join(found[start:end]) for end in ends for start in range(end)}
+    return sorted(keys, key=lambda one: (-len(one), one))
