@@ -1,0 +1,1 @@
+"""Workload x hardware -> time, memory, money and energy; and the error of that, evaluated."""

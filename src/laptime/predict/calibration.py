@@ -1,0 +1,112 @@
+"""How fast single operations run on one device, learned from a sweep, and what each costs its host."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from laptime.errors import CalibrationError
+from laptime.predict.features import Work
+from laptime.predict.forest import Forest
+
+VERSION = 1
+LAUNCH_US = 2.0  # the shortest kernel: added to the bound, lest tiny operations have none
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Calibration:
+    """Models of a device's operations. Times are bounds of the roofline times a learned factor."""
+
+    device: str
+    peaks: Mapping[str, float]  # FLOP/s of matrix products: float32, tf32, bfloat16, float16
+    bandwidth: float  # bytes/s
+    forests: Mapping[tuple[str, str], Forest]  # by kind and type
+    host_us: Mapping[str, float]  # to hand over one operation of a kind
+    facts: Mapping[str, Any] = field(default_factory=dict)  # date, environment, rows
+
+    def bound_us(self, work: Work) -> float:
+        """The roofline: the longer of computing and moving, and a launch."""
+        return self._bound_us(work, work.dtype)
+
+    def _bound_us(self, work: Work, dtype: str) -> float:
+        convolution = work.kind.startswith("convolution") and dtype == "float32"
+        name = "tf32" if convolution else dtype  # torch's default for convolutions
+        peak = self.peaks.get(name, self.peaks["float32"])
+        return max(work.flops / peak, work.bytes / self.bandwidth) * 1e6 + LAUNCH_US
+
+    def times_us(self, works: Sequence[Work]) -> NDArray[np.float64]:
+        """Microseconds on the device for each."""
+        models = [self._model(one) for one in works]
+        times = np.array([self._bound_us(one, key[1]) for one, key in zip(works, models, strict=True)])
+        groups: dict[tuple[str, str], list[int]] = {}
+        for index, key in enumerate(models):
+            groups.setdefault(key, []).append(index)
+        for key, indices in groups.items():
+            forest = self.forests.get(key)
+            if forest is not None:
+                rows = np.array([works[index].vector for index in indices])
+                times[indices] *= np.exp(forest(rows))
+        return times
+
+    def _model(self, work: Work) -> tuple[str, str]:
+        """The model of its kind and type; of another type, or of a like kind, where that is all there is."""
+        for kind in (work.kind, *_LIKE.get(work.kind, ())):
+            for dtype in (work.dtype, "bfloat16" if work.dtype == "float16" else "float32", "float32"):
+                if (kind, dtype) in self.forests:
+                    return kind, dtype
+        return "elementwise", "float32"
+
+    def save(self, path: str | Path) -> None:
+        """One file, without pickles."""
+        arrays: dict[str, Any] = {}
+        for (kind, dtype), forest in self.forests.items():
+            arrays |= forest.arrays(f"{kind}/{dtype}")
+        head = {
+            "laptime_calibration": VERSION,
+            "device": self.device,
+            "peaks": dict(self.peaks),
+            "bandwidth": self.bandwidth,
+            "host_us": dict(self.host_us),
+            "facts": dict(self.facts),
+        }
+        np.savez_compressed(path, head=np.array(json.dumps(head)), **arrays)
+
+    @classmethod
+    def load(cls, path: str | Path) -> Calibration:
+        """Read what `save` wrote."""
+        try:
+            with np.load(path, allow_pickle=False) as file:
+                arrays = dict(file.items())
+            head = json.loads(str(arrays.pop("head")))
+            version = head["laptime_calibration"]
+        except (OSError, ValueError, KeyError) as error:
+            raise CalibrationError(
+                f"{path} is no calibration ({error}); make one: laptime calibrate"
+            ) from None
+        if version != VERSION:
+            raise CalibrationError(f"{path} has version {version}, this laptime reads {VERSION}; calibrate")
+        names = {key.rsplit("/", 1)[0] for key in arrays}
+        forests = {(name.split("/")[0], name.split("/")[1]): Forest.of(name, arrays) for name in names}
+        return cls(
+            device=head["device"],
+            peaks=head["peaks"],
+            bandwidth=head["bandwidth"],
+            forests=forests,
+            host_us=head["host_us"],
+            facts=head["facts"],
+        )
+
+
+_LIKE = {
+    "cat": ("copy", "elementwise"),
+    "fill": ("elementwise",),
+    "other": ("elementwise",),
+    "gather": ("copy", "elementwise"),
+    "permuted": ("copy",),
+}

@@ -1,0 +1,49 @@
+"""Boosted trees as arrays, evaluated by numpy: what a fit leaves behind, without the library that made it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Forest:
+    """The sum of many trees, each of (trees, nodes) arrays; a leaf is its own child."""
+
+    start: float
+    feature: NDArray[np.int16]
+    threshold: NDArray[np.float32]
+    left: NDArray[np.int16]
+    right: NDArray[np.int16]
+    value: NDArray[np.float32]
+    depth: int
+
+    def __call__(self, rows: NDArray[np.float64]) -> NDArray[np.float64]:
+        """One number for each row."""
+        trees = np.arange(len(self.feature))[:, None]
+        node = np.zeros((len(self.feature), len(rows)), np.int64)
+        at = np.arange(len(rows))[None, :]
+        for _ in range(self.depth):
+            goes_left = rows[at, self.feature[trees, node]] <= self.threshold[trees, node]
+            node = np.where(goes_left, self.left[trees, node], self.right[trees, node])
+        grown: NDArray[np.float64] = self.value[trees, node].sum(axis=0, dtype=np.float64)
+        return grown + self.start
+
+    def arrays(self, prefix: str) -> dict[str, NDArray[np.generic]]:
+        """For a file of many forests."""
+        found = {
+            f"{prefix}/{name}": np.asarray(getattr(self, name))
+            for name in ("feature", "threshold", "left", "right", "value")
+        }
+        return found | {f"{prefix}/scalars": np.array([self.start, self.depth], np.float64)}
+
+    @classmethod
+    def of(cls, prefix: str, arrays: dict[str, NDArray[np.generic]]) -> Forest:
+        """From what `arrays` gave."""
+        start, depth = arrays[f"{prefix}/scalars"]
+        named = {
+            name: arrays[f"{prefix}/{name}"] for name in ("feature", "threshold", "left", "right", "value")
+        }
+        return cls(start=float(start), depth=int(depth), **named)  # type: ignore[arg-type]

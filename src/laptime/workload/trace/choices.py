@@ -1,0 +1,253 @@
+"""What CUDA would choose where the CPU chooses otherwise, lent to fake CPU tensors while a step is read.
+
+Attention, recurrent layers and dropout are one operation each on a GPU and several, or another, on a CPU;
+and autocast keeps more operations in float32 on CUDA. Both are settled by torch's dispatcher, so kernels are
+registered there for the time of the reading: they reach calls from C++ too.
+"""
+
+from __future__ import annotations
+
+import threading
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.library import Library
+
+_LOCK = threading.Lock()
+
+# Torch's documentation, "Automatic Mixed Precision": CUDA Ops that can autocast to float32. Those that
+# autocast of the CPU has not on its own list; names with the overload that networks call.
+_FLOAT32 = [
+    "layer_norm",
+    "native_layer_norm",
+    "group_norm",
+    "softmax.int",
+    "log_softmax.int",
+    "nll_loss",
+    "nll_loss_nd",
+    "nll_loss2d",
+    "cross_entropy_loss",
+    "cosine_similarity",
+    "cumsum",
+    "exp",
+    "expm1",
+    "log",
+    "log10",
+    "log1p",
+    "log2",
+    "pow.Tensor_Scalar",
+    "pow.Tensor_Tensor",
+    "pow.Scalar",
+    "prod",
+    "prod.dim_int",
+    "reciprocal",
+    "rsqrt",
+    "softplus",
+    "sum",
+    "sum.dim_IntList",
+    "norm.Scalar",
+    "norm.ScalarOpt_dim",
+    "l1_loss",
+    "mse_loss",
+    "smooth_l1_loss",
+    "huber_loss",
+    "kl_div",
+    "binary_cross_entropy_with_logits",
+    "cosh",
+    "sinh",
+    "tan",
+    "acos",
+    "asin",
+    "hinge_embedding_loss",
+    "margin_ranking_loss",
+    "soft_margin_loss",
+    "triplet_margin_loss",
+    "cosine_embedding_loss",
+    "poisson_nll_loss",
+    "rms_norm",
+]
+
+_OWN = Library("laptime", "DEF")
+_OWN.define("attention(Tensor q, Tensor k, Tensor v, bool causal) -> (Tensor, Tensor)")
+_OWN.define(
+    "attention_backward(Tensor g, Tensor q, Tensor k, Tensor v, Tensor out, Tensor sums, bool causal)"
+    " -> (Tensor, Tensor, Tensor)"
+)
+_OWN.define(
+    "recurrent(Tensor x, Tensor[] weights, int gates, int hidden, int layers, int directions)"
+    " -> (Tensor, Tensor)"
+)
+_OWN.define(
+    "recurrent_backward(Tensor g, Tensor x, Tensor[] weights, Tensor reserve, int gates, int hidden,"
+    " int layers, int directions) -> (Tensor, Tensor[])"
+)
+
+
+def _attention(q: Tensor, k: Tensor, v: Tensor, causal: bool) -> tuple[Tensor, Tensor]:
+    out = q.new_empty((*q.shape[:-1], v.shape[-1]))
+    return out, q.new_empty(q.shape[:-1], dtype=torch.float32)
+
+
+def _attention_backward(
+    g: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor, sums: Tensor, causal: bool
+) -> tuple[Tensor, Tensor, Tensor]:
+    return torch.empty_like(q), torch.empty_like(k), torch.empty_like(v)
+
+
+def _recurrent(
+    x: Tensor, weights: list[Tensor], gates: int, hidden: int, layers: int, directions: int
+) -> tuple[Tensor, Tensor]:
+    steps = x.shape[0] * x.shape[1]
+    # What cuDNN keeps for the backward pass: the gates, the cell and the output of every step.
+    reserve = x.new_empty(steps * hidden * directions * layers * (gates + 2))
+    return x.new_empty((*x.shape[:2], hidden * directions)), reserve
+
+
+def _recurrent_backward(
+    g: Tensor,
+    x: Tensor,
+    weights: list[Tensor],
+    reserve: Tensor,
+    gates: int,
+    hidden: int,
+    layers: int,
+    directions: int,
+) -> tuple[Tensor, list[Tensor]]:
+    return torch.empty_like(x), [torch.empty_like(one) for one in weights]
+
+
+for _name, _meaning in {
+    "attention": _attention,
+    "attention_backward": _attention_backward,
+    "recurrent": _recurrent,
+    "recurrent_backward": _recurrent_backward,
+}.items():
+    _OWN.impl(_name, _meaning, "CompositeExplicitAutograd")
+
+
+class _Attention(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, causal: bool) -> Tensor:
+        out, sums = torch.ops.laptime.attention(q, k, v, causal)
+        ctx.save_for_backward(q, k, v, out, sums)
+        ctx.causal = causal
+        return out  # type: ignore[no-any-return]
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> Any:
+        saved = torch.ops.laptime.attention_backward(gradients[0], *ctx.saved_tensors, ctx.causal)
+        return *saved, None
+
+
+class _Recurrent(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, form: tuple[int, int, int, int], *weights: Tensor) -> Tensor:
+        out, reserve = torch.ops.laptime.recurrent(x, weights, *form)
+        ctx.save_for_backward(x, reserve, out, *weights)
+        ctx.form = form
+        return out  # type: ignore[no-any-return]
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> Any:
+        x, reserve, _, *weights = ctx.saved_tensors
+        to_x, to_weights = torch.ops.laptime.recurrent_backward(gradients[0], x, weights, reserve, *ctx.form)
+        return to_x, None, *to_weights
+
+
+def _sdpa(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    attn_mask: Tensor | None = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    *,
+    scale: float | None = None,
+    enable_gqa: bool = False,
+) -> Tensor:
+    """One fused operation, with a mask or dropout too, as the memory-efficient kernels have it."""
+    if q.dim() != 4:
+        lead = q.shape[:-2]
+        q, k, v = (one.reshape(-1, 1, *one.shape[-2:]) for one in (q, k, v))
+        return _Attention.apply(q, k, v, is_causal).reshape(*lead, q.shape[-2], v.shape[-1])  # type: ignore[no-any-return]
+    return _Attention.apply(q, k, v, is_causal)  # type: ignore[no-any-return]
+
+
+def _dropout(x: Tensor, p: float, train: bool) -> Tensor:
+    return torch.native_dropout(x, p, train)[0] if train and p > 0 else x
+
+
+def _recurrent_of(gates: int) -> Callable[..., Any]:
+    """lstm.input, gru.input and rnn_*.input as one operation."""
+
+    def call(
+        x: Tensor,
+        state: Any,
+        weights: list[Tensor],
+        has_biases: bool,
+        layers: int,
+        dropout: float,
+        train: bool,
+        bidirectional: bool,
+        batch_first: bool,
+    ) -> Any:
+        directions = 2 if bidirectional else 1
+        last = state[0] if gates == 4 else state
+        hidden = weights[1].shape[1]
+        form = (gates, hidden, layers, directions)
+        if torch.is_autocast_enabled("cpu"):  # cuDNN's recurrent layers are on CUDA's list, the CPU's are not
+            low = torch.get_autocast_dtype("cpu")
+            x, weights = x.to(low), [one.to(low) for one in weights]
+        if batch_first:
+            x = x.transpose(0, 1)
+        out = _Recurrent.apply(x, form, *weights)
+        ends = out.new_empty((layers * directions, last.shape[1], last.shape[-1]))
+        if batch_first:
+            out = out.transpose(0, 1)
+        return (out, ends, torch.empty_like(ends)) if gates == 4 else (out, ends)
+
+    return call
+
+
+def _in_float32(name: str) -> Callable[..., Any]:
+    packet, _, overload = name.partition(".")
+    operation = getattr(getattr(torch.ops.aten, packet), overload or "default")
+
+    def cast(value: Any) -> Any:
+        low = isinstance(value, Tensor) and value.dtype in (torch.bfloat16, torch.float16)
+        return value.float() if low else value
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        with torch.autocast("cpu", enabled=False):
+            return operation(*map(cast, args), **{key: cast(value) for key, value in kwargs.items()})
+
+    return call
+
+
+@contextmanager
+def of_cuda() -> Iterator[None]:
+    """While it lasts, CPU tensors are computed on as CUDA tensors would be. One reading at a time."""
+    with _LOCK, warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # torch warns of a kernel that takes another's place: that is meant
+        lent = Library("aten", "IMPL")
+        try:
+            lent.impl("scaled_dot_product_attention", _sdpa, "AutogradCPU")
+            lent.impl("dropout", _dropout, "AutogradCPU")
+            for name, gates in {"lstm": 4, "gru": 3, "rnn_tanh": 1, "rnn_relu": 1}.items():
+                lent.impl(f"{name}.input", _recurrent_of(gates), "AutogradCPU")
+            for name in _FLOAT32:
+                if _exists(name):
+                    lent.impl(name, _in_float32(name), "AutocastCPU")
+            yield
+        finally:
+            lent._destroy()
+
+
+def _exists(name: str) -> bool:
+    packet, _, overload = name.partition(".")
+    found = getattr(torch.ops.aten, packet, None)
+    return found is not None and (overload or "default") in found.overloads()

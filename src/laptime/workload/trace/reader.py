@@ -1,0 +1,176 @@
+"""Reads every operation that runs: its sizes, FLOPs and bytes, whose it is, and what memory is alive."""
+
+from __future__ import annotations
+
+import weakref
+from bisect import bisect_right
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from laptime.workload import kinds
+from laptime.workload.operation import Operation, Phase
+from laptime.workload.trace.sizes import sizes
+
+_ROUNDING = 512  # bytes: CUDA's caching allocator hands out multiples of it
+_NO_KERNEL = {
+    "detach",
+    "alias",
+    "_unsafe_view",
+    "lift_fresh",
+    "empty",
+    "empty_like",
+    "empty_strided",
+    "new_empty",
+    "new_empty_strided",
+    "_reshape_alias",
+    "is_same_size",
+    "_local_scalar_dense",
+    "resize_",
+    "set_",
+    "sym_size",
+    "sym_numel",
+}
+
+
+class Alive:
+    """Bytes in tensors that are alive, and the most there were."""
+
+    def __init__(self) -> None:
+        self.now = self.peak = 0
+        self._known: set[int] = set()
+
+    def disregard(self, tensors: Iterable[Tensor]) -> None:
+        """Leave out what is there before the step: parameters, inputs."""
+        for tensor in tensors:
+            self._known.add(tensor.untyped_storage()._cdata)
+
+    def see(self, tensor: Tensor) -> None:
+        """Count a tensor's storage until nobody holds it any more."""
+        storage = tensor.untyped_storage()
+        key = storage._cdata
+        if key in self._known:
+            return
+        size = -(-storage.nbytes() // _ROUNDING) * _ROUNDING
+        self._known.add(key)
+        self.now += size
+        weakref.finalize(storage, self._gone, key, size)
+
+    def _gone(self, key: int, size: int) -> None:
+        self._known.discard(key)
+        self.now -= size
+
+    def settle(self) -> None:
+        """Compare with the peak, once what an operation left behind is gone."""
+        self.peak = max(self.peak, self.now)
+
+
+class Reader(TorchDispatchMode):
+    """Keeps an `Operation` for every kernel, with the place of its layer among the entries."""
+
+    def __init__(self, alive: Alive) -> None:
+        super().__init__()
+        self.alive = alive
+        self.phase = Phase.LOSS
+        self.found: list[tuple[Operation, int]] = []  # with its owner: an index into entries, or -1
+        self._entries: list[int] = []  # the sequence number at which each layer was entered
+        self._loss_from: int | None = None
+
+    def enter(self, number: int) -> None:
+        """A module was entered; nodes from this sequence number on are its."""
+        self._entries.append(number)
+
+    def leave_network(self, number: int) -> None:
+        """The network's forward pass is over; nodes from here on are the loss's."""
+        self.phase, self._loss_from = Phase.LOSS, number
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        out = func(*args, **(kwargs or {}))
+        node = torch._C._current_autograd_node()
+        accumulating = node is not None and "AccumulateGrad" in node.name()
+        if not accumulating:
+            self.alive.settle()
+        for tensor in _tensors(out):
+            self.alive.see(tensor)
+        name = func._schema.name.partition("::")[2]
+        if func.namespace not in ("aten", "laptime") or func.is_view or name in _NO_KERNEL:
+            return out
+        if accumulating:  # a gradient is handed over, not copied; the dispatcher's own reference hides that
+            return out
+        self.alive.settle()
+        self._keep(name, func, (*args, *(kwargs or {}).values()), out, node)
+        return out
+
+    def _keep(self, name: str, func: Any, args: tuple[Any, ...], out: Any, node: Any) -> None:
+        kind = kinds.KINDS.get(name)
+        phase, owner = self._place(node)
+        measured = sizes(kind, args, out) if kind is not None else {}
+        inputs, outputs = list(_unique(_tensors(args))), list(_unique(_tensors(out)))
+        reused = {id(one) for one in inputs}
+        operation = Operation(
+            name=f"{func.namespace}.{name}",
+            kind=kind or "other",
+            phase=phase,
+            layer="",
+            dtype=_dtype(kind, inputs, outputs),
+            sizes=measured or {"n": sum(one.numel() for one in outputs)},
+            flops=kinds.flops(kind, measured) if kind else 0,
+            read=0 if kind == "fill" else _read(kind, measured, inputs, outputs),
+            written=sum(map(_bytes, outputs)) or sum(_bytes(one) for one in inputs if id(one) in reused),
+            launches=kinds.LAUNCHES.get(kind or "", 1),
+            covered=kind is not None,
+        )
+        self.found.append((operation, owner))
+
+    def _place(self, node: Any) -> tuple[Phase, int]:
+        """The phase, and whose it is."""
+        if node is None:
+            return self.phase, len(self._entries) - 1 if self.phase is Phase.FORWARD else -1
+        number = node._sequence_nr()
+        if self._loss_from is not None and number >= self._loss_from:
+            return Phase.BACKWARD, -1
+        return Phase.BACKWARD, max(0, bisect_right(self._entries, number) - 1) if self._entries else -1
+
+
+def _tensors(value: Any) -> Iterator[Tensor]:
+    if isinstance(value, Tensor):
+        yield value
+    elif isinstance(value, list | tuple):
+        for one in value:
+            yield from _tensors(one)
+    elif isinstance(value, dict):
+        yield from _tensors(list(value.values()))
+
+
+def _unique(tensors: Iterable[Tensor]) -> Iterator[Tensor]:
+    seen: set[int] = set()
+    for one in tensors:
+        if id(one) not in seen:
+            seen.add(id(one))
+            yield one
+
+
+def _bytes(tensor: Tensor) -> int:
+    """What a tensor holds; one that was expanded holds less than it seems to."""
+    stored = 1
+    for size, stride in zip(tensor.shape, tensor.stride(), strict=True):
+        stored *= size if stride else 1
+    return stored * tensor.element_size()
+
+
+def _read(kind: str | None, measured: dict[str, int], inputs: list[Tensor], outputs: list[Tensor]) -> int:
+    """All inputs; of a table that is looked up in, only what is taken out."""
+    if kind == "gather" and inputs:
+        taken = sum(map(_bytes, outputs))
+        return taken + sum(min(_bytes(one), taken) for one in inputs[1:])
+    return sum(map(_bytes, inputs))
+
+
+def _dtype(kind: str | None, inputs: list[Tensor], outputs: list[Tensor]) -> str:
+    floating = [one for one in (*outputs, *inputs) if one.is_floating_point()]
+    wide = [one for one in floating if one.dim() > 1] or floating
+    chosen = wide[0] if wide else (outputs or inputs or [torch.empty(0)])[0]
+    return str(chosen.dtype).removeprefix("torch.")
