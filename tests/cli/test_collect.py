@@ -3,7 +3,7 @@ from pathlib import Path
 
 import pytest
 from tests.cli.verbs import caller
-from tests.store.collect.traces import a_gpu_step, save
+from tests.store.collect.traces import a_gpu_step, a_trace, plain_network, save
 
 from laptime.cli.collect import collect
 from laptime.cli.compare import CompareCommand, compare
@@ -67,3 +67,23 @@ def test_what_cannot_be_collected_is_told_in_one_line(laptime, tmp_path):
         assert done.exit_code == 1
         assert len(done.stderr.splitlines()) == 1
     assert not (tmp_path / "runs").exists()
+
+
+def test_a_log_without_times_is_shown_as_one(laptime, tmp_path):
+    (tmp_path / "log").write_text("{'loss': 2.1, 'epoch': 0.1}\n{'loss': '1.5', 'epoch': '0.2'}\n")
+    text = laptime("collect", "log", "--out", "one").stdout
+    assert "2 training steps · how long they took is not known" in text
+    assert "The log holds no accounts" in text
+    assert "unexplained" not in text
+
+
+def test_operators_are_called_so_and_a_forward_pass_is_no_training(laptime, tmp_path):
+    trace = a_trace(tmp_path / "t.json", plain_network(), backward=False)
+    text = laptime("collect", trace, "--out", "one").stdout
+    assert "Where a step goes" in text
+    assert "Operators of a step, in ms" in text
+    assert "training" not in text
+    assert "Layer" not in text
+    compared = laptime("compare", "one", "one").stdout
+    assert "A step, B against A" in compared
+    assert "Operators, in ms" in compared

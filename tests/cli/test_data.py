@@ -9,6 +9,9 @@ from typer.testing import CliRunner
 
 from laptime.cli.data import data
 from laptime.cli.outcome import Commands
+from laptime.train.config import Config
+from laptime.train.data import Wanted, open_data
+from laptime.train.data.images import decoders
 from laptime.train.data.zener import SYMBOLS
 
 app = typer.Typer(cls=Commands)
@@ -123,8 +126,6 @@ def test_zener_writes_a_folder_per_symbol(laptime, tmp_path, kind, ending):
 
 def test_the_configuration_that_zener_prints_is_one(laptime, tmp_path):
     pytest.importorskip("cv2")
-    from laptime.train.config import Config
-
     told = laptime("data", "zener", "some cards", "--count", 5, "--size", 40).stdout
     assert "run `laptime train zener.toml`" in told
     config = Config.model_validate(tomllib.loads(told[told.index("[network]") :]))
@@ -171,6 +172,7 @@ def test_cards_that_cannot_be_drawn_are_wrong_usage(laptime, arguments):
 
 
 def test_zener_names_the_package_it_misses(laptime, monkeypatch):
+    decoders.cache_clear()
     monkeypatch.setitem(sys.modules, "cv2", None)
     done = laptime("data", "zener", "cards")
     assert done.exit_code == 1
@@ -184,3 +186,33 @@ def test_images_are_written_by_class_and_never_over_others(laptime, tmp_path):
     again = laptime("data", "images", "made")
     assert again.exit_code == 1
     assert "holds files already" in again.stderr
+
+
+@pytest.mark.parametrize(("count", "cards"), [(20, [4] * 5), (27, [6, 6, 5, 5, 5]), (60, [12] * 5)])
+def test_each_symbol_has_a_fifth_of_the_cards(laptime, count, cards):
+    document = json.loads(laptime("data", "zener", "cards", "--count", count, "--json").stdout)
+    assert list(document["cards"].values()) == cards
+
+
+@pytest.mark.parametrize("count", [5, 20, 27, 60])
+def test_the_batch_that_zener_prints_is_filled_once(laptime, count):
+    told = laptime("data", "zener", "cards", "--count", count).stdout
+    config = Config.model_validate(tomllib.loads(told[told.index("[network]") :]))
+    samples = len(open_data(config.data, Wanted(input=(1, 32, 32))).train)
+    assert config.train.batch <= samples
+    assert config.train.batch == 32 or 2 * config.train.batch > samples
+
+
+@pytest.mark.parametrize(
+    ("per_class", "words"), [(3, "--set train.batch=4\n"), (40, "--set data.path='a b'\n")]
+)
+def test_the_command_that_images_prints_has_a_batch_that_fits(laptime, per_class, words):
+    done = laptime("data", "images", "a b", "--classes", 2, "--per-class", per_class)
+    assert done.stdout.endswith(words)
+
+
+def test_hidden_files_in_every_class_are_refused_in_one_line(laptime, there):
+    for name in ("cat", "dog"):
+        (there / name / ".DS_Store").write_bytes(b"")
+    done = laptime("data", "sync", there, "here")
+    assert done.stderr == "laptime: refused 'cat/.DS_Store' and 1 more: it is hidden\n"

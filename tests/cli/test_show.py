@@ -1,4 +1,5 @@
 import json
+import re
 
 from tests.store.samples import HOSTILE, a_finished_run
 
@@ -45,3 +46,21 @@ def test_sixty_columns_are_enough(process, run):
     done = process("show", run, COLUMNS="60")
     assert done.returncode == 0
     assert max(map(len, done.stdout.splitlines()[1:])) <= 60
+
+
+def test_a_folder_of_runs_is_one_table(laptime, tmp_path):
+    for number in (1, 2):
+        a_finished_run(tmp_path / "rep" / f"rep-{number}", ["conv"])
+    text = laptime("show", "rep").stdout
+    assert text.startswith("rep: 2 runs\n")
+    assert re.search(r"run +status +steps +step ms +samples/s +loss +val. loss +val. top-1", text)
+    assert re.search(r"rep-2 +finished +8 +100.00 +640 ", text)
+    document = json.loads(laptime("show", "rep", "rep/rep-1", "--json").stdout)
+    assert [row["trial"] for row in document["groups"][0]["runs"]] == ["rep-1", "rep-2"]
+    assert len(document["runs"]) == 1
+
+
+def test_a_folder_without_runs_is_told_in_one_line(laptime, tmp_path):
+    (tmp_path / "empty").mkdir()
+    done = laptime("show", "empty")
+    assert (done.exit_code, done.stderr.count("\n")) == (1, 1)

@@ -19,6 +19,7 @@ from laptime.errors import AlreadyRecording, ForeignOptimizer, RecordingError, R
 from laptime.measure import patches
 from laptime.measure.clocks import FakeClock, clock_for
 from laptime.measure.hooks import is_watched
+from laptime.measure.recorder import Recorder
 from laptime.record import Stage
 
 
@@ -698,3 +699,17 @@ def test_a_function_is_asked_for_its_number_when_the_books_are_closed(tmp_path):
             recording.log(loss=loss, top1=lambda: asked.append(1) or 0.25)
     assert [step.top1 for step in recording.run.steps] == [0.25] * 3
     assert len(asked) == 3
+
+
+def test_without_layers_there_are_steps_and_no_layer_rows(tmp_path):
+    network = Net()
+    optimizer = sgd(network)
+    with Recorder(network, optimizer, out=tmp_path / "run", layers=None) as recording:
+        for batch in recording.steps(batches(6)):
+            train_step(network, optimizer, batch)
+    run = recording.run
+    assert len(run.steps) == 6
+    assert run.layer_table.num_rows == 0
+    assert [layer.name for layer in run.network] == ["first", "last"]
+    assert run.summary["named_share"] is None
+    assert all(layer.total_s == 0 for layer in run.layers())

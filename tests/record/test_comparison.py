@@ -3,7 +3,15 @@ import math
 import numpy as np
 import pytest
 
-from laptime.record.comparison import Unit, Verdict, block_length, block_medians, compare_runs
+from laptime.record.comparison import (
+    Unit,
+    Verdict,
+    block_length,
+    block_medians,
+    compare_rates,
+    compare_runs,
+    rate,
+)
 
 
 def steps(median, *, count=200, spread=0.01, seed=0):
@@ -97,3 +105,28 @@ def test_long_series_have_the_interval_of_the_median():
     samples = 10 + rng.standard_normal(20_000)
     expected = math.sqrt(math.pi / 2) / math.sqrt(20_000)  # of a normal sample's median
     assert block_medians(samples, rng).std() == pytest.approx(expected, rel=0.25)
+
+
+def test_a_rate_is_the_whole_amount_over_the_whole_time():
+    seconds = np.array([0.1, 0.1, 0.1, 0.7])
+    assert rate(np.full(4, 10.0), seconds) == pytest.approx(40.0)
+    assert rate(np.array([10.0, math.nan, 10.0, 10.0]), seconds) == pytest.approx(30 / 0.9)
+    assert math.isnan(rate(np.full(4, math.nan), seconds))
+
+
+@pytest.mark.parametrize("count", [40, 5000])
+def test_rates_are_compared_as_they_are_shown(count):
+    a, b = (steps(0.01, count=count), steps(0.008, count=count, seed=1))
+    amount = np.full(count, 16.0)
+    found = compare_rates([(amount, a)], [(amount, b)])
+    assert found.a == pytest.approx(rate(amount, a))
+    assert found.ratio == pytest.approx(rate(amount, b) / rate(amount, a))
+    assert found.low < found.ratio < found.high
+    assert found.verdict is Verdict.FASTER
+
+
+def test_rates_of_several_runs_are_compared_over_runs():
+    groups = [[(np.full(50, 8.0), steps(s, count=50, seed=i)) for i in range(3)] for s in (0.01, 0.02)]
+    found = compare_rates(*groups)
+    assert (found.unit, found.verdict, found.count_a) == (Unit.RUNS, Verdict.SLOWER, 3)
+    assert compare_rates([], groups[0]).verdict is None

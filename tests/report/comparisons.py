@@ -7,7 +7,19 @@ from laptime.record import Layer, Phase, Stage
 from laptime.store import schema
 
 
-def a_run(path, *, scale=1.0, layers=("conv", "fc"), batch=64, steps=40, seed=0, ranks=1, loss=1.0, **config):
+def a_run(
+    path,
+    *,
+    scale=1.0,
+    layers=("conv", "fc"),
+    batch=64,
+    steps=40,
+    seed=0,
+    ranks=1,
+    loss=1.0,
+    summary=None,
+    **config,
+):
     """Steps of 10 ms × scale: forward 4, backward 5, update 1, of which each layer has its share."""
     writer = start(path, **config)
     writer.network([Layer(name=name, path=name, kind="Linear") for name in layers])
@@ -31,6 +43,6 @@ def a_run(path, *, scale=1.0, layers=("conv", "fc"), batch=64, steps=40, seed=0,
     writer.append("steps", schema.steps.table(rows))
     if layers:
         writer.append("layers", schema.layers.table(times))
-    writer.close("finished", {})
+    writer.close("finished", summary or {})
     assert writer.problem is None
     return path

@@ -1,10 +1,13 @@
 import io
+import re
+import shutil
 
 import pytest
 from tests.report.comparisons import a_run
 
-from laptime.report import comparison_tables, terminal
+from laptime.report import comparison_tables, content, terminal
 from laptime.report.comparison import compare
+from laptime.report.experiment import results
 from laptime.store import load
 
 
@@ -123,3 +126,33 @@ def test_it_fits_the_terminal_and_keeps_its_verdict(compared, width):
     lines = text.splitlines()
     assert max(map(len, lines[2:])) <= width
     assert "slower" in text
+
+
+def test_show_and_compare_and_the_trials_table_have_one_rate(tmp_path):
+    run = load(a_run(tmp_path / "a", ranks=2, batch=16))
+    shown_rate = content(run)["train"]["samples_per_s"]
+    walls = [step.wall_s for step in run.steps if step.stage == "train" and step.rank == 0 and step.step > 0]
+    assert shown_rate == pytest.approx(2 * 16 * len(walls) / sum(walls))
+    assert compare([run], [run])["train"]["samples_per_s"]["a"] == pytest.approx(shown_rate)
+    (row,) = results([("a", run.status, run)])
+    assert row["train"]["samples_per_s"] == shown_rate
+
+
+def test_profiling_that_shortens_a_step_is_said_to(compared):
+    profiled = {"scale": 0.8, "record": {"profile": True}}
+    text = " ".join(shown(compared(a=profiled, b={"record": {"profile": False}})).split())
+    assert re.search(r"a step takes \d+\.\d % shorter than without, 95 % interval -\d", text)
+
+
+def test_a_run_beside_itself_is_noted(tmp_path):
+    first, second = (load(a_run(tmp_path / name)) for name in "ab")
+    assert "both sides are the same run: they cannot differ" in compare([first], [first])["notes"]
+    assert "1 run of A is in B too" in compare([first], [first, second])["notes"]
+    assert not any("same run" in note for note in compare([first], [second])["notes"])
+
+
+def test_layers_that_were_deleted_are_not_said_to_be_unrecorded(tmp_path):
+    first, second = (a_run(tmp_path / name, summary={"named_share": 1.0}) for name in "ab")
+    shutil.rmtree(second / "layers")
+    notes = compare([load(first)], [load(second)])["notes"]
+    assert "B lost its `layers` folder, so layers cannot be compared" in notes

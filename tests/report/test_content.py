@@ -1,12 +1,13 @@
 import json
 import math
+import shutil
 
 import pytest
 from tests.report.samples import a_rich_run
-from tests.store.samples import HOSTILE, a_finished_run, add_steps, start
+from tests.store.samples import HOSTILE, a_finished_run, a_layer_time, a_step, add_steps, start
 
 from laptime.report import content
-from laptime.store import load
+from laptime.store import load, schema
 
 
 @pytest.fixture
@@ -92,3 +93,80 @@ def test_a_run_that_is_being_written_has_content_and_says_so(tmp_path):
 def test_names_are_kept_as_they_are(tmp_path):
     found = content(load(a_finished_run(tmp_path / "run", HOSTILE)))
     assert [one["layer"] for one in found["train"]["layers"] if one["module"]] == HOSTILE
+
+
+def a_run_of(path, hosts, *, account="host_s", summary=None, config=None):
+    """Steps of 10 ms and what `hosts` adds to each, on an account of its own."""
+    writer = start(path, **(config or {}))
+    seconds = {
+        "forward_s": 0.004,
+        "backward_s": 0.005,
+        "update_s": 0.001,
+        "host_s": 0.0,
+        "unexplained_s": 0.0,
+    }
+    rows = [
+        a_step(number, wall_s=0.01 + more, **(seconds | {account: more})) for number, more in enumerate(hosts)
+    ]
+    writer.append("steps", schema.steps.table(rows))
+    writer.close("finished", summary or {})
+    return content(load(path))
+
+
+def test_a_few_steps_with_checkpoints_are_not_a_typical_step(tmp_path):
+    found = a_run_of(tmp_path / "run", [0.0, *([0.001] * 4 + [0.1]) * 4])
+    (told,) = (one for one in found["look_first"] if "host" in one)
+    assert told.startswith("67.5 % of the time goes to host, half of that in 3 of 20 steps: checkpoints")
+
+
+def test_host_time_in_every_step_is_of_a_step(tmp_path):
+    (told,) = (one for one in a_run_of(tmp_path / "run", [0.01] * 8)["look_first"] if "host" in one)
+    assert told.startswith("50.0 % of a step goes to host: Python between the phases")
+    assert "checkpoints" in told
+
+
+@pytest.mark.parametrize(
+    ("kernels", "words"), [(None, "finding the layers"), ({"steps": [1]}, "kernel traces")]
+)
+def test_the_recorders_own_time_is_put_down_to_what_was_asked_of_it(tmp_path, kernels, words):
+    summary = {"kernels": kernels}
+    found = a_run_of(tmp_path / "run", [0.0, 0.005, 0.005], account="instrument_s", summary=summary)
+    (told,) = (one for one in found["look_first"] if "instrument" in one)
+    assert f"the recorder's own work, mostly {words}" in told
+
+
+def test_a_log_is_said_to_hold_no_accounts(tmp_path):
+    config = {"collected": {"source": "log", "files": []}}
+    found = a_run_of(tmp_path / "run", [0.01] * 6, account="unexplained_s", config=config)
+    assert "The log holds no accounts: it does not say where the time of a step went." in found["look_first"]
+    assert not any("unexplained" in one for one in found["look_first"])
+
+
+def test_steps_that_a_resume_took_again_are_noted(tmp_path):
+    writer = start(tmp_path / "run")
+    add_steps(writer, range(10))
+    add_steps(writer, range(7, 12), attempt=1)
+    writer.close("finished", {})
+    notes = content(load(tmp_path / "run"))["notes"]
+    assert any(note.startswith("3 steps were taken twice after a resume") for note in notes)
+
+
+@pytest.mark.parametrize(("table", "what"), [("layers", "layer times were"), ("steps", "8 steps were")])
+def test_a_folder_that_is_gone_is_noted(tmp_path, table, what):
+    writer = start(tmp_path / "run")
+    add_steps(writer, range(8))
+    writer.append("layers", schema.layers.table([a_layer_time(number, "conv") for number in range(8)]))
+    writer.close("finished", {"steps": {"train": 8}, "named_share": 1.0})
+    assert content(load(tmp_path / "run"))["lost"] == {}
+    shutil.rmtree(tmp_path / "run" / table)
+    note = f"{what} recorded, but the run's `{table}` folder is gone"
+    assert note in content(load(tmp_path / "run"))["notes"]
+
+
+def test_the_steps_of_several_ranks_are_counted_once(tmp_path):
+    writer = start(tmp_path / "run")
+    for rank in range(2):
+        writer.append("steps", schema.steps.table([a_step(number, rank=rank) for number in range(8)]))
+    writer.close("finished", {})
+    train = content(load(tmp_path / "run"))["train"]
+    assert (train["steps"], train["ranks"]) == (8, 2)

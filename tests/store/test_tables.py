@@ -78,3 +78,14 @@ def test_hostile_settings_survive_experiment_csv(tmp_path):
     for row in read(tmp_path / "run" / "csv" / "experiment.csv"):
         for name in HOSTILE:
             assert row[f"config.{name}"] == name
+
+
+def test_what_rounding_leaves_is_written_as_zero(tmp_path):
+    writer = start(tmp_path / "run")
+    add_steps(writer, range(4), host_s=0.01, unexplained_s=-8.67e-19)
+    add_steps(writer, range(4, 5), host_s=0.01, unexplained_s=-8.67e-19, loss=1e-15)
+    writer.close("finished", {})
+    rows = read(tmp_path / "run" / "csv" / "iterations.csv")
+    assert {row["unexplained_s"] for row in rows} == {"0"}
+    assert float(rows[-1]["loss"]) == 1e-15
+    assert {row["missing_s"] for row in read(tmp_path / "run" / "csv" / "experiment.csv")} == {"0.0"}

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+import shlex
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -12,7 +13,7 @@ import typer
 from laptime.cli.options import Json, wrong
 from laptime.cli.outcome import answer, say
 from laptime.cli.progress import progress, waiting
-from laptime.errors import DataError, MissingExtra
+from laptime.errors import DataError
 
 if TYPE_CHECKING:
     from laptime.train.data.sync import Refused, Synced
@@ -25,7 +26,7 @@ data = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
 )
 
-_SHOWN = 5  # refused names; --json has them all
+_SHOWN = 5  # reasons to refuse a name; --json has all the names
 _MOST_BYTES = 4 << 30  # of cards drawn at once, as numbers
 
 
@@ -87,12 +88,18 @@ def _chosen(classes: str | None, classes_file: Path | None) -> list[str]:
 
 
 def _say_refused(refused: Sequence[Refused]) -> None:
+    """A line for each reason: a `.DS_Store` in every class is one of them."""
     from laptime.store.files import one_line
 
-    for one in refused[:_SHOWN]:
-        say(f"laptime: refused {one_line(one.name)!r}: {one_line(one.reason)}")
-    if len(refused) > _SHOWN:
-        say(f"laptime: refused {len(refused) - _SHOWN} more; --json lists them")
+    reasons: dict[str, list[str]] = {}
+    for one in refused:
+        reasons.setdefault(one.reason, []).append(one.name)
+    for reason, names in list(reasons.items())[:_SHOWN]:
+        more = f" and {len(names) - 1} more" if len(names) > 1 else ""
+        say(f"laptime: refused {one_line(names[0])!r}{more}: {one_line(reason)}")
+    rest = sum(len(names) for names in list(reasons.values())[_SHOWN:])
+    if rest:
+        say(f"laptime: refused {rest} more for other reasons; --json lists them")
 
 
 def _show(done: Synced) -> None:
@@ -120,14 +127,21 @@ def zener(
             "--count / --size",
             f"so many cards need more than {_MOST_BYTES >> 30} GiB; write fewer or smaller ones",
         )
-    written = _write_cards(folder, count, size, noise, seed, kind)
+    from laptime.train.data.generate import write_zener_folder
+    from laptime.train.data.zener import SYMBOLS
+
+    full = [symbol for symbol in SYMBOLS if (folder / symbol).is_dir() and any((folder / symbol).iterdir())]
+    if full:
+        raise DataError(f"{folder / full[0]} holds files already; remove them or give another folder")
+    with progress("writing", count) as tell:
+        written = write_zener_folder(folder, count, size=size, noise=noise, seed=seed, kind=kind, tell=tell)
     if as_json:
         answer({"folder": folder, "cards": written, "size": size, "format": kind, "seed": seed})
         return
     print(f"{sum(written.values())} cards of {size}x{size} pixels in {folder}:")
     print(", ".join(f"{number} {symbol}" for symbol, number in written.items()))
     print("To train on them, put this into zener.toml and run `laptime train zener.toml`:\n")
-    print(_configuration(folder, size))
+    print(_configuration(folder, size, _fitting_batch(written.values(), 32)))
 
 
 @data.command(short_help="write made-up photographs as an image folder")
@@ -148,47 +162,27 @@ def images(
     if as_json:
         answer({"folder": folder, "images": written, "classes": classes, "seed": seed})
         return
+    batch = _fitting_batch([per_class] * classes, 64)
+    smaller = f" --set train.batch={batch}" if batch else ""
     print(f"{written} images of {classes} classes in {folder}")
-    print(f"  laptime train recipes/alexnet-64.toml --set data.path={folder}")
+    print(f"  laptime train recipes/alexnet-64.toml --set data.path={shlex.quote(str(folder))}{smaller}")
 
 
-def _configuration(folder: Path, size: int) -> str:
+def _configuration(folder: Path, size: int, batch: int | None) -> str:
     """A training on the cards; the network is told of another size than its own."""
     options = "" if size == 32 else f"\noptions.size = {size}"
+    smaller = f"\n\n[train]\nbatch = {batch}" if batch else ""
     return (
         f'[network]\nname = "zener7"{options}\n\n'
-        f'[data]\nkind = "folder"\npath = {json.dumps(str(folder))}\nsize = {size}\naugment = "none"'
+        f'[data]\nkind = "folder"\npath = {json.dumps(str(folder))}\nsize = {size}\naugment = "none"{smaller}'
     )
 
 
-def _write_cards(
-    folder: Path, count: int, size: int, noise: float, seed: int, kind: Literal["png", "jpeg"]
-) -> dict[str, int]:
-    """How many cards of each symbol were written."""
-    from laptime.train.data.zener import SYMBOLS, cards
+def _fitting_batch(counts: Iterable[int], usual: int) -> int | None:
+    """The largest power of two that what is trained on fills once; None where the usual batch does."""
+    from laptime.train.config.schema import FolderData
+    from laptime.train.data.layout import held_of
 
-    try:
-        import cv2
-    except ModuleNotFoundError as error:
-        raise MissingExtra("opencv-python-headless", "images") from error
-    full = [symbol for symbol in SYMBOLS if (folder / symbol).is_dir() and any((folder / symbol).iterdir())]
-    if full:
-        raise DataError(f"{folder / full[0]} holds files already; remove them or give another folder")
-    images, labels = cards(count, size=size, noise=noise, seed=seed)
-    pixels = (images[:, 0] * 255 + 0.5).astype("uint8")
-    written = dict.fromkeys(SYMBOLS, 0)
-    digits = max(4, len(str(count)))
-    ending = {"png": ".png", "jpeg": ".jpg"}[kind]
-    try:
-        for symbol in SYMBOLS:
-            (folder / symbol).mkdir(parents=True, exist_ok=True)
-        with progress("writing", count) as tell:
-            for image, label in zip(pixels, labels, strict=True):
-                symbol = SYMBOLS[label]
-                written[symbol] += 1
-                file = folder / symbol / f"{written[symbol]:0{digits}}{ending}"
-                file.write_bytes(cv2.imencode(ending, image)[1].tobytes())
-                tell(symbol)
-    except OSError as error:
-        raise DataError(f"{folder} cannot be written ({error.strerror}); give another folder") from error
-    return written
+    share = FolderData.model_fields["validation_share"].default
+    trained = sum(count - held_of(count, share) for count in counts)
+    return None if trained >= usual else 1 << (trained.bit_length() - 1)

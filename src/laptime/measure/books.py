@@ -79,9 +79,10 @@ class Closed:
 class Books:
     """Closes batches of steps one after the other; keeps only running sums."""
 
-    def __init__(self, clock: Clock, instruments: Instruments) -> None:
+    def __init__(self, clock: Clock, instruments: Instruments, *, layers: bool = True) -> None:
         self._clock = clock
         self._instruments = instruments
+        self._wanted = layers  # without: the step that finds the layers, a warm-up, would be their only one
         self._owners: dict[int, Owner] = {}
         self._version = -1
         self.elapsed_s = 0.0  # end of the last closed step, since the start of the run
@@ -161,7 +162,7 @@ class Books:
         self, raws: Sequence[RawStep], tiles: Tiles, starts: NDArray[np.float64]
     ) -> tuple[pa.Table | None, float, float]:
         """Layer rows of the instrumented steps, and the seconds in them: all, and those with a name."""
-        marked = np.flatnonzero([raw.instrumented for raw in raws])
+        marked = np.flatnonzero([raw.instrumented and self._wanted for raw in raws])
         owners = [(column, self._owner(code)) for column, code in enumerate(tiles.codes.tolist())]
         known = [(column, owner) for column, owner in owners if owner is not None]
         if not len(marked) or not known:

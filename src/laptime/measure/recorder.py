@@ -131,7 +131,7 @@ class Recorder:
             self.instruments.updates.add(optimizer)
         self.instruments.on_network_resolved = self._publish_layers
         self.instruments.updates.watch()
-        self._books = Books(clock, self.instruments)
+        self._books = Books(clock, self.instruments, layers=not self._budget.never)
         self._books.elapsed_s = self._resumed.elapsed_s if self._resumed else 0.0
         rehearse()
         self._tracer = KernelTracer(self._wanted_kernels, cuda=clock.device.startswith("cuda"))

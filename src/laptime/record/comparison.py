@@ -91,11 +91,11 @@ def compare_runs(a: Sequence[Samples], b: Sequence[Samples], *, more_is_better: 
     a, b = [one for one in a if one.size], [one for one in b if one.size]
     if len(a) > 1 or len(b) > 1:
         medians = [np.array([float(np.median(one)) for one in side]) for side in (a, b)]
-        return _over_runs(*medians, _facts(a, b), more_is_better)
+        return _over_runs(medians, _facts(a, b), more_is_better)
     steps = [side[0] if side else np.empty(0) for side in (a, b)]
-    rng = np.random.default_rng(0)
-    drawn = [block_medians(one, rng) if one.size else one for one in steps]
     centres = [float(np.median(one)) if one.size else math.nan for one in steps]
+    rng = np.random.default_rng(0)
+    drawn = [block_medians(one, rng) for one in steps] if all(one > 0 for one in centres) else steps
     return _over_steps(centres, drawn, steps, _facts(a, b), more_is_better)
 
 
@@ -105,24 +105,26 @@ def compare_rates(a: Sequence[Rated], b: Sequence[Rated]) -> Comparison:
     More is better. Steps that do not say their amount are left out on both sides of the fraction.
     """
     a, b = ([_counted(*one) for one in side] for side in (a, b))
-    a, b = ([one for one in side if one[1].sum() > 0] for side in (a, b))
+    a, b = ([one for one in side if one[0].size] for side in (a, b))
     noise = _facts(*([amount / seconds for amount, seconds in side] for side in (a, b)))
     if len(a) > 1 or len(b) > 1:
-        return _over_runs(*(np.array([_rate(*one) for one in side]) for side in (a, b)), noise, True)
-    rng = np.random.default_rng(0)
-    drawn = [block_rates(*side[0], rng) if side else np.empty(0) for side in (a, b)]
-    rates = [_rate(*side[0]) if side else math.nan for side in (a, b)]
+        return _over_runs([np.array([rate(*one) for one in side]) for side in (a, b)], noise, True)
     steps = [side[0][0] / side[0][1] if side else np.empty(0) for side in (a, b)]
+    rates = [rate(*side[0]) if side else math.nan for side in (a, b)]
+    rng = np.random.default_rng(0)
+    drawn = [block_rates(*side[0], rng) for side in (a, b)] if all(one > 0 for one in rates) else steps
     return _over_steps(rates, drawn, steps, noise, True)
+
+
+def rate(amount: Samples, seconds: Samples) -> float:
+    """The whole amount over the whole time, of the steps that say both; NaN where none does."""
+    amount, seconds = _counted(amount, seconds)
+    return float(amount.sum() / seconds.sum()) if amount.size else math.nan
 
 
 def _counted(amount: Samples, seconds: Samples) -> Rated:
     known = ~np.isnan(amount) & (seconds > 0)
     return amount[known], seconds[known]
-
-
-def _rate(amount: Samples, seconds: Samples) -> float:
-    return float(amount.sum() / seconds.sum())
 
 
 def _known(samples: Samples) -> Samples:
@@ -143,17 +145,17 @@ def _noise(runs: Sequence[Samples]) -> Noise:
 # -- runs ------------------------------------------------------------------------------------------
 
 
-def _over_runs(a: Samples, b: Samples, noise: Mapping[str, Any], more_is_better: bool) -> Comparison:
+def _over_runs(centres: Sequence[Samples], noise: Mapping[str, Any], more_is_better: bool) -> Comparison:
     """Welch's t interval on the logarithms of one number per run, such as its median.
 
     One run against several is held against their spread, as one more of them would be (Crawford and Howell
     1998): the interval is wide, and rightly so.
     """
-    noise = {**noise, "count_a": a.size, "count_b": b.size}
-    if any(group.size == 0 or (group <= 0).any() for group in (a, b)):
-        means = [float(np.mean(group)) if group.size else math.nan for group in (a, b)]
+    noise = {**noise, "count_a": centres[0].size, "count_b": centres[1].size}
+    if any(group.size == 0 or (group <= 0).any() for group in centres):
+        means = [float(np.mean(group)) if group.size else math.nan for group in centres]
         return _unknown(means[0], means[1], Unit.RUNS, noise)
-    logs = [np.log(group) for group in (a, b)]
+    logs = [np.log(group) for group in centres]
     centre = float(logs[1].mean() - logs[0].mean())
     spread, degrees = _welch(*logs)
     reach = _t(degrees) * spread
@@ -200,7 +202,7 @@ def _over_steps(
     noise: Mapping[str, Any],
     more_is_better: bool,
 ) -> Comparison:
-    """A bootstrap of the ratio B / A: of each side its number, the same of resampled series, and its steps."""
+    """A bootstrap of B / A: of each side its number, the same of resampled series, and its steps."""
     noise = {**noise, "count_a": steps[0].size, "count_b": steps[1].size}
     if not all(centre > 0 for centre in centres):
         return _unknown(centres[0], centres[1], Unit.STEPS, noise)

@@ -13,10 +13,10 @@ from typing import Any
 import numpy as np
 
 from laptime.record import ACCOUNTS, Phase, Stage
-from laptime.record.comparison import Comparison, Unit, Verdict, compare_runs
+from laptime.record.comparison import Comparison, Unit, Verdict, compare_rates, compare_runs
 from laptime.record.layers import LOSS_UNIT, OTHER_UNIT
 from laptime.report.comparison_notes import notes, profiling
-from laptime.report.content import METRICS, content
+from laptime.report.content import METRICS, NOUNS, content
 from laptime.report.series import LayerPhase, Samples, Series, series
 from laptime.store import Run
 from laptime.store.files import plain
@@ -83,9 +83,13 @@ class _Pair:
         batches = [_batch(a), _batch(b)]
         self.per_sample = None not in batches and abs(batches[0] / batches[1] - 1) > _SAME_BATCH  # type: ignore[operator]
 
-    def compared(
-        self, pick: Pick, *, share: bool = False, more_is_better: bool = False
-    ) -> dict[str, Any] | None:
+    def rates(self) -> dict[str, Any] | None:
+        """Samples a second, as `Series.samples_per_s` has them; None where no side knows its samples."""
+        groups = [[(one.samples, one.wall_s) for one in side] for side in self.sides]
+        found = compare_rates(*groups)
+        return None if math.isnan(found.a) and math.isnan(found.b) else _row(found)
+
+    def compared(self, pick: Pick, *, share: bool = False) -> dict[str, Any] | None:
         """One quantity on both sides; divided by the batch where `share` says that it grows with it."""
         groups: list[list[Samples]] = []
         for side in self.sides:
@@ -94,7 +98,7 @@ class _Pair:
             groups.append([got / one.batch if scale else got for one, got in picked if got is not None])
         if not any(groups):
             return None
-        return _row(compare_runs(*groups, more_is_better=more_is_better))
+        return _row(compare_runs(*groups))
 
 
 def _row(found: Comparison) -> dict[str, Any]:
@@ -107,23 +111,22 @@ def _stage(sides: Sequence[Side], stage: Stage, by_rank: bool) -> dict[str, Any]
     if not any(pair.sides):
         return None
     layers, only = _layers(pair, sides)
+    every = [one for side in sides for one in side.found]
+    nouns = {one[stage.value]["noun"] for one in every if one[stage.value]}
+    units = {one["run"]["unit"] for one in every}
     return {
+        "noun": nouns.pop() if len(nouns) == 1 else NOUNS[stage.value],
+        "unit": units.pop() if len(units) == 1 else "layer",
         "per_sample": pair.per_sample,
         "step_s": pair.compared(lambda one: one.wall_s),
         "sample_s": pair.compared(lambda one: one.wall_s / one.samples) if pair.per_sample else None,
-        "samples_per_s": pair.compared(_rate, more_is_better=True),
+        "samples_per_s": pair.rates(),
         "total_s": [[one.total_s for one in side] for side in pair.sides],
         "accounts": _accounts(pair),
         "layers": layers,
         "only": only,
         "ranks": _ranks(pair) if by_rank else None,
     }
-
-
-def _rate(one: Series) -> Samples | None:
-    with np.errstate(divide="ignore", invalid="ignore"):
-        rate = one.samples / one.wall_s
-    return None if np.isnan(rate).all() else rate
 
 
 def _accounts(pair: _Pair) -> list[dict[str, Any]]:

@@ -24,8 +24,17 @@ Found = Mapping[str, Any]
 def notes(document: Found, a: Sequence[Found], b: Sequence[Found]) -> list[str]:
     """One line each."""
     stage = document["train"] or document["validation"]
-    said = [*_how(document), *_workload(document, stage), *_networks(stage, a, b), *_machines(a, b)]
-    return said + list(_states(a, b))
+    said = [*_same(document), *_how(document), *_workload(document, stage), *_networks(stage, a, b)]
+    return [*said, *_machines(a, b), *_states(a, b)]
+
+
+def _same(document: Found) -> Iterator[str]:
+    """A run is known by its id: a copy of it is the same run."""
+    a, b = ({one["id"] for one in document[side]["runs"]} for side in "ab")
+    if a == b:
+        yield f"both sides are the same {'run' if len(a) == 1 else 'runs'}: they cannot differ"
+    elif a & b:
+        yield f"{plural(len(a & b), 'run')} of A {'is' if len(a & b) == 1 else 'are'} in B too"
 
 
 def _how(document: Found) -> Iterator[str]:
@@ -57,10 +66,14 @@ def _networks(stage: Found | None, a: Sequence[Found], b: Sequence[Found]) -> It
         yield f"the networks differ: A is {', '.join(names[0])}, B {', '.join(names[1])}"
     if stage is None:
         return
+    lost = {side for side, found in (("a", a), ("b", b)) if all("layers" in one["lost"] for one in found)}
+    for side in sorted(lost):
+        yield f"{side.upper()} lost its `layers` folder, so layers cannot be compared"
     for side, other in (("a", "b"), ("b", "a")):
         only = stage["only"][side]
         if only and not stage["layers"] and not stage["only"][other]:
-            yield f"{other.upper()} was recorded without layers, so layers cannot be compared"
+            if other not in lost:
+                yield f"{other.upper()} was recorded without layers, so layers cannot be compared"
         elif only:
             shown = ", ".join(map(name, only[:8])) + (f" and {len(only) - 8} more" if len(only) > 8 else "")
             yield f"only in {side.upper()}: {shown}"

@@ -10,12 +10,12 @@ from rich.text import Text
 
 from laptime.report import words
 from laptime.report.columns import Column, paragraph, table
-from laptime.report.terminal import print_lines
+from laptime.report.content import NOUNS
+from laptime.report.terminal import print_lines, step_of
 
 _INDENT = 2
 _WIDEST = 140
 TOP_LAYERS = 15
-_NOUN = {"train": "training", "validation": "validation"}
 Row = Mapping[str, Any]
 
 
@@ -28,13 +28,14 @@ def _lines(found: Mapping[str, Any], width: int, every_layer: bool) -> Iterator[
     for side in "ab":
         yield Text(f"{side.upper()}  {_group(found[side])}", style="bold")
     inner = width - _INDENT
-    for stage, noun in _NOUN.items():
+    for stage in NOUNS:
         part = found[stage]
         if part:
-            yield from (Text(), Text(f"A {noun} step, B against A", style="bold"))
+            yield from (Text(), Text(f"A {step_of(part['noun'])}, B against A", style="bold"))
             yield from map(_indented, _pace(part, inner))
             yield from _titled(f"Accounts, in {_unit(part)}", _accounts(part, inner))
-            yield from _titled(f"Layers, in {_unit(part)}", _layers(part, inner, every_layer))
+            title = f"{part['unit'].capitalize()}s, in {_unit(part)}"
+            yield from _titled(title, _layers(part, inner, every_layer))
             yield from _by_rank(part, inner)
     yield from _titled("What was learned, in the last epoch", _results(found["results"], inner))
     if found["profiling"]:
@@ -107,9 +108,10 @@ def _layers(part: Row, width: int, every_layer: bool) -> list[Text]:
         for phase in ("forward", "backward", "update")
         if any(row[phase] for row in rows)
     ]
-    lines = _times("layer", [words.name(row["layer"]) for row in rows], totals, part, width, *phases)
+    lines = _times(part["unit"], [words.name(row["layer"]) for row in rows], totals, part, width, *phases)
     if left_out:
-        lines.append(Text(f"… and {words.plural(left_out, 'smaller layer')}; --all shows them", style="dim"))
+        smaller = words.plural(left_out, f"smaller {part['unit']}")
+        lines.append(Text(f"… and {smaller}; --all shows them", style="dim"))
     return lines
 
 
@@ -176,7 +178,7 @@ def _by_rank(part: Row, width: int) -> Iterator[Text]:
 
 
 def _results(results: Mapping[str, Sequence[Row]], width: int) -> list[Text]:
-    rows = [(_NOUN[stage], row) for stage, found in results.items() for row in found]
+    rows = [(NOUNS[stage], row) for stage, found in results.items() for row in found]
     if not rows:
         return []
     told = {True: "yes", False: "no", None: words.UNKNOWN}
@@ -203,7 +205,11 @@ def _profiling(found: Row) -> str:
     if found["slowdown"] is None:
         return "One side was profiled and the other was not, but there are no steps to compare."
     low, high = (None if found[key] is None else found[key] - 1.0 for key in ("low", "high"))
-    interval = f", 95 % interval {words.percent(low)} to {words.percent(high)}" if low is not None else ""
-    side = str(found["with"]).upper()
-    slower = words.percent(found["slowdown"])
-    return f"With profiling ({side}) a step takes {slower} longer than without{interval}."
+    interval = "" if low is None or high is None else _change(low, high)
+    side, change = str(found["with"]).upper(), found["slowdown"]
+    how = "longer" if change >= 0 else "shorter"
+    return f"With profiling ({side}) a step takes {words.percent(abs(change))} {how} than without{interval}."
+
+
+def _change(low: float, high: float) -> str:
+    return f", 95 % interval {low * 100:+.1f} % to {high * 100:+.1f} %"

@@ -15,21 +15,27 @@ import pyarrow.compute as pc
 from laptime.record import Account, How, Layer, Phase, Stage, Statistics
 from laptime.record.layers import LOSS_UNIT, OTHER_UNIT
 from laptime.report.findings import look_first
-from laptime.store import LayerSummary, Run
+from laptime.report.series import series
+from laptime.report.words import plural
+from laptime.store import AccountSummaries, LayerSummary, Run
 from laptime.store.files import plain
+from laptime.store.selection import Columns
 
 METRICS = ("loss", "top1", "topn")
+NOUNS = {"train": "training", "validation": "validation"}
 PSEUDO = (LOSS_UNIT, OTHER_UNIT)
 
 
 def content(run: Run) -> dict[str, Any]:
-    """`run`, `train`, `validation`, `recorder`, `kernels`, `notes` and `look_first`: all that is shown."""
+    """`run`, `train`, `validation`, `recorder`, `kernels`, `lost`, `notes`, `look_first`: all there is."""
     found: dict[str, Any] = {"run": _facts(run)}
     for stage in Stage:
         found[stage.value] = _stage(run, stage)
     found["recorder"] = _recorder(run)
     found["kernels"] = run.summary.get("kernels")
-    found["notes"] = [*_status_notes(run), *_lost(run), *(run.summary.get("notes") or [])]
+    found["lost"] = lost = _lost(run)
+    gone = [f"{what} recorded, but the run's `{table}` folder is gone" for table, what in lost.items()]
+    found["notes"] = [*_status_notes(run), *gone, *_repeated(run), *(run.summary.get("notes") or [])]
     found = plain(found)
     found["look_first"] = look_first(found)
     return found
@@ -42,6 +48,7 @@ def _facts(run: Run) -> dict[str, Any]:
         "status": run.status,
         "created": run.created.isoformat(),
         "layers": len(run.network),
+        "unit": _unit(run),
         "parameters": sum(layer.parameters for layer in run.network),
         "config": run.config,
         "environment": run.environment,
@@ -56,19 +63,41 @@ def _status_notes(run: Run) -> list[str]:
     return ["the run failed: these are the steps before that"] if run.status == "failed" else []
 
 
-def _lost(run: Run) -> list[str]:
-    """Steps that the summary counts and the folder no longer has."""
+def _unit(run: Run) -> str:
+    """What time is charged to: a trace that names no layers has operators in their place."""
+    return "operator" if run.network and all(one.kind == "operator" for one in run.network) else "layer"
+
+
+def _lost(run: Run) -> dict[str, str]:
+    """Tables that the summary tells of and whose folder no longer has a row; what was in each."""
     steps = run.summary.get("steps")
     counted = sum(steps.values()) if isinstance(steps, dict) else 0
-    gone = counted > 0 and not len(run.steps)
-    return [f"{counted} steps were recorded, but the run's `steps` folder is gone"] if gone else []
+    told = {"steps": f"{counted} steps were"} if counted else {}
+    if run.summary.get("named_share") is not None:  # which is of layer rows alone
+        told["layers"] = "layer times were"
+    return {table: what for table, what in told.items() if not run.stored(table).check()}
+
+
+def _repeated(run: Run) -> list[str]:
+    """Steps past the checkpoint that a resume went on from: they are there once for each attempt."""
+    columns = Columns(run.stored("steps"), ("attempt", "rank", "step"))
+    if not columns.rows or not columns["attempt"].any():
+        return []
+    columns.only(columns["rank"] == columns["rank"].min())
+    taken = np.unique(np.stack([columns["step"], columns["attempt"]]), axis=1)[0]
+    count = int((np.unique(taken, return_counts=True)[1] > 1).sum())
+    if not count:
+        return []
+    were = f"{plural(count, 'step')} {'was' if count == 1 else 'were'}"
+    return [f"{were} taken twice after a resume, which went on from an earlier checkpoint; both are counted"]
 
 
 def _stage(run: Run, stage: Stage) -> dict[str, Any] | None:
     """Books, layers and results of one stage; None where it has no steps."""
-    table = run.stored("steps").read(["stage", "attempt", "epoch", "samples", "wall_s", *METRICS])
+    table = run.stored("steps").read(["stage", "attempt", "rank", "epoch", "samples", *METRICS])
     table = table.filter(pc.equal(table["stage"], stage.value))
-    if not table.num_rows:
+    timed = series(run, stage, layers=False)
+    if timed is None:
         return None
     accounts = run.accounts(stage)
     layers = run.layers(stage)
@@ -77,10 +106,12 @@ def _stage(run: Run, stage: Stage) -> dict[str, Any] | None:
     described = {layer.name: layer for layer in run.network}
     hows = _hows(run, stage)
     return {
-        "steps": table.num_rows,
+        "noun": _noun(run, stage, accounts),
+        "steps": int(np.count_nonzero(table["rank"].to_numpy() == pc.min(table["rank"]).as_py())),
+        "ranks": len(timed.devices),
         "skipped": accounts.skipped,
         "wall_s": statistics(accounts.wall),
-        "samples_per_s": _samples_per_second(table),
+        "samples_per_s": timed.samples_per_s,
         "results": _results(table),
         "accounts": [
             {
@@ -88,15 +119,31 @@ def _stage(run: Run, stage: Stage) -> dict[str, Any] | None:
                 "seconds": statistics(one.seconds),
                 "total_s": one.total_s,
                 "share": one.share,
+                "half_in": one.half_in,
                 "traced": one.traced,
             }
             for one in accounts.values()
         ],
+        "accounted": source(run.config) != "log",  # a log has only times
         "explained_share": 1.0 - accounts[Account.UNEXPLAINED].share,
         "named_share": (compute - other) / compute if compute else None,
         "layers": [_layer(layer, described.get(layer.layer), hows) for layer in layers],
         "layers_traced": layers.traced,
     }
+
+
+def source(config: Mapping[str, Any]) -> str | None:
+    """What a run was collected from, `kineto`, `tensorflow`, `log` or `csv`; None where it was recorded."""
+    collected = config.get("collected")
+    return collected.get("source") if isinstance(collected, Mapping) else None
+
+
+def _noun(run: Run, stage: Stage, accounts: AccountSummaries) -> str:
+    """`training` or `validation`; empty for a trace without a backward pass, which may be of neither."""
+    forward_only = not np.nansum(accounts[Account.BACKWARD].total_s)
+    if stage is Stage.TRAIN and forward_only and source(run.config) in ("kineto", "tensorflow"):
+        return ""
+    return NOUNS[stage.value]
 
 
 def statistics(given: Statistics | None) -> dict[str, Any] | None:
@@ -140,13 +187,6 @@ def _hows(run: Run, stage: Stage) -> dict[tuple[str, str], str]:
             if row["stage"] == stage.value and row["how"] != How.MEASURED:
                 hows[row["layer"], row["phase"]] = row["how"]
     return hows
-
-
-def _samples_per_second(table: Any) -> float | None:
-    """Samples of the steps that say how many they hold, over the time of those steps."""
-    counted = table.filter(pc.is_valid(table["samples"]))
-    seconds = pc.sum(counted["wall_s"]).as_py()
-    return pc.sum(counted["samples"]).as_py() / seconds if seconds else None
 
 
 def _results(table: Any) -> dict[str, Any] | None:

@@ -23,6 +23,7 @@ def _row(name: str, status: str, run: Run | None) -> dict[str, Any]:
     for stage in ("train", "validation"):
         part = found.get(stage) or {}
         row[stage] = {
+            "steps": part.get("steps"),
             "step_s": (part.get("wall_s") or {}).get("median"),
             "samples_per_s": part.get("samples_per_s"),
             **{key: (part.get("results") or {}).get(key) for key in ("loss", "top1", "topn")},
@@ -30,8 +31,8 @@ def _row(name: str, status: str, run: Run | None) -> dict[str, Any]:
     return row
 
 
-def table(rows: Sequence[dict[str, Any]], width: int = 100) -> Text:
-    """The rows for a terminal."""
+def table(rows: Sequence[dict[str, Any]], width: int = 100, *, title: str = "trial") -> Text:
+    """The rows for a terminal; `title` is what a row is."""
 
     def cells(stage: str, key: str, write: Any) -> list[str]:
         values = [row[stage][key] for row in rows]
@@ -39,8 +40,9 @@ def table(rows: Sequence[dict[str, Any]], width: int = 100) -> Text:
 
     lines = columns.table(
         [
-            columns.Column(title="trial", cells=[words.name(row["trial"]) for row in rows], words=True),
+            columns.Column(title=title, cells=[words.name(row["trial"]) for row in rows], words=True),
             columns.Column(title="status", cells=[row["status"] for row in rows], words=True),
+            columns.Column(title="steps", cells=cells("train", "steps", "{:,}".format), needed=3),
             columns.Column(title="step ms", cells=cells("train", "step_s", lambda s: f"{s * 1e3:.2f}")),
             columns.Column(
                 title="samples/s", cells=cells("train", "samples_per_s", "{:,.0f}".format), needed=2

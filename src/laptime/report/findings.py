@@ -1,11 +1,11 @@
-"""What to look at first: one to three sentences that follow from the numbers of `content`."""
+"""What to look at first: a few sentences that follow from the numbers of `content`."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
-from laptime.report.words import milliseconds, name, percent
+from laptime.report.words import milliseconds, name, percent, plural
 
 # From these shares of a step on, an account that is no compute is worth a sentence.
 _WORTH: dict[str, float] = {
@@ -21,31 +21,35 @@ _REMEDY: dict[str, str] = {
     "data_wait": "waiting for the next batch; more loader workers or cheaper decoding would shorten it",
     "copy": "copying batches to the device; pinned memory and non_blocking=True would hide it",
     "communication": "waiting for other workers",
-    "host": "Python between the phases (zero_grad, logging, clipping)",
-    "instrument": "the recorder's own work, mostly around kernel traces; the medians are free of that",
+    "host": "Python between the phases (zero_grad, clipping, logging, checkpoints)",
+    "instrument": "the recorder's own work",
     "unexplained": "it is in no account that laptime knows",
+}
+# Of accounts that a typical step has little of.
+_NOW_AND_THEN: dict[str, str] = {
+    "data_wait": "the loader starts anew or falls behind there",
+    "host": "checkpoints, or what else the loop does now and then",
 }
 _NOISE: dict[str, str] = {
     "noisy": "differences of a few per cent are within the noise",
     "unreliable": "trust the shares, not the milliseconds; `laptime doctor` says what would steady them",
     "too few": "record more steps before comparing them with anything",
 }
+Stage = Mapping[str, Any]
 
 
 def look_first(found: Mapping[str, Any]) -> list[str]:
-    """At most three sentences: the largest layer, the largest loss of time, the noise."""
+    """The largest layer, what a typical step and what a few steps lose most time to, the noise."""
     stage = found["train"] or found["validation"]
     if stage is None:
         return ["No step was recorded, so there is nothing to look at."]
-    device = str((found["run"]["environment"].get("device") or {}).get("type", "cpu"))
-    sentences = (_largest_layer(stage), _largest_loss(stage, device), _noise(stage))
-    return [sentence for sentence in sentences if sentence]
+    return [*_largest_layer(stage, found["run"]["unit"]), *_losses(stage, found), *_noise(stage)]
 
 
-def _largest_layer(stage: Mapping[str, Any]) -> str | None:
+def _largest_layer(stage: Stage, unit: str) -> Iterator[str]:
     layers = [one for one in stage["layers"] if one["module"] and one["total_s"]]
     if not layers:
-        return None
+        return
     whole = sum(one["total_s"] for one in stage["layers"])
     top = max(layers, key=lambda one: one["total_s"])
     phases = {phase: top[phase]["median"] for phase in ("forward", "backward", "update") if top[phase]}
@@ -56,34 +60,69 @@ def _largest_layer(stage: Mapping[str, Any]) -> str | None:
         f"{milliseconds(top['total_s'])} of {milliseconds(whole)} ms{where}."
     )
     even = len(layers) > 1 and top["share"] < 0.10
-    return f"No layer stands out: {takes}" if even else f"Layer {takes}"
+    yield f"No {unit} stands out: {takes}" if even else f"{unit.capitalize()} {takes}"
 
 
-def _largest_loss(stage: Mapping[str, Any], device: str) -> str | None:
-    shares = {one["account"]: one["share"] for one in stage["accounts"] if one["share"] is not None}
-    losses = {
-        account: shares[account] for account, least in _WORTH.items() if shares.get(account, 0.0) >= least
-    }
-    if not losses:
-        return None
-    account = max(losses, key=lambda one: losses[one])
-    share = percent(losses[account])
+def _losses(stage: Stage, found: Mapping[str, Any]) -> Iterator[str]:
+    if not stage["accounted"]:
+        yield "The log holds no accounts: it does not say where the time of a step went."
+        return
+    typical = {one["account"]: _typical(one, stage) for one in stage["accounts"]}
+    worth = {account: share for account, share in typical.items() if share >= _WORTH.get(account, 2.0)}
+    if worth:
+        account = max(worth, key=lambda one: worth[one])
+        yield _in_every_step(account, percent(worth[account]), stage, found)
+    rare = [
+        one
+        for one in stage["accounts"]
+        if one["account"] not in worth and (one["share"] or 0.0) >= _WORTH.get(one["account"], 2.0)
+    ]
+    if rare:
+        yield _in_a_few_steps(max(rare, key=lambda one: float(one["share"])), stage, found)
+
+
+def _typical(account: Mapping[str, Any], stage: Stage) -> float:
+    """An account's share of a typical step: by medians, which a few steps with a checkpoint do not move."""
+    if account["traced"] or account["account"] == "idle":  # its share is of the traced steps alone
+        return float(account["share"] or 0.0)
+    wall = stage["wall_s"]["median"] if stage["wall_s"] else 0.0
+    return float(account["seconds"]["median"] / wall) if account["seconds"] and wall else 0.0
+
+
+def _in_every_step(account: str, share: str, stage: Stage, found: Mapping[str, Any]) -> str:
+    device = str((found["run"]["environment"].get("device") or {}).get("type", "cpu"))
     if account == "idle" and device == "cpu":
         return f"{share} of the traced steps passes between operators (idle): there is little work in each."
     if account == "idle":
         return (
             f"The device is idle for {share} of the traced steps: the host launches work too slowly for it."
         )
-    return f"{share} of a step goes to {account}: {_REMEDY[account]}."
+    why = _REMEDY[account]
+    if account == "instrument" and (found["kernels"] or stage["wall_s"]["noise"] == "too few"):
+        why += f", mostly {_recorder(found)}"
+    return f"{share} of a step goes to {account}: {why}."
 
 
-def _noise(stage: Mapping[str, Any]) -> str | None:
+def _in_a_few_steps(account: Mapping[str, Any], stage: Stage, found: Mapping[str, Any]) -> str:
+    word = account["account"]
+    why = _recorder(found) if word == "instrument" else _NOW_AND_THEN.get(word, _REMEDY[word])
+    steps = f"{account['half_in']} of {stage['wall_s']['count']} steps"
+    return f"{percent(account['share'])} of the time goes to {word}, half of that in {steps}: {why}."
+
+
+def _recorder(found: Mapping[str, Any]) -> str:
+    """What the recorder spends time on in some steps and not in others."""
+    return "kernel traces" if found["kernels"] else "finding the layers, which the first steps do"
+
+
+def _noise(stage: Stage) -> Iterator[str]:
     wall = stage["wall_s"]
     remedy = _NOISE.get(wall["noise"]) if wall else None
-    if remedy is None:
-        return None
+    if remedy is None or not wall["mean"]:
+        return
     if wall["noise"] == "too few":
-        return f"Only {wall['count']} steps were timed: {remedy}."
-    return (
-        f"Step times are {wall['noise']} (half of them within ±{percent(wall['spread'] / 2, 0)}): {remedy}."
-    )
+        were = f"{plural(wall['count'], 'step')} {'was' if wall['count'] == 1 else 'were'}"
+        yield f"Only {were} timed: {remedy}."
+    else:
+        half = percent(wall["spread"] / 2, 0)
+        yield f"Step times are {wall['noise']} (half of them within ±{half}): {remedy}."

@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from laptime.record import ACCOUNTS, Account, Stage
+from laptime.record.comparison import rate
 from laptime.store import Run
 from laptime.store.selection import Columns, Mask, first_steps, warm
 
@@ -37,8 +38,14 @@ class Series:
     def steps(self) -> int:
         return int(self.wall_s.size)
 
+    @property
+    def samples_per_s(self) -> float | None:
+        """Samples of all ranks over the wall time of their steps; None where no step says its samples."""
+        found = rate(self.samples, self.wall_s)
+        return None if np.isnan(found) else found
 
-def series(run: Run, stage: Stage) -> Series | None:
+
+def series(run: Run, stage: Stage, *, layers: bool = True) -> Series | None:
     """The stage's quantities; None where it has no steps."""
     names = ("stage", "attempt", "rank", "step", "device", "start_s", "wall_s", "samples", "instrumented")
     columns = Columns(run.stored("steps"), (*names, *(account.column for account in ACCOUNTS)))
@@ -69,7 +76,8 @@ def series(run: Run, stage: Stage) -> Series | None:
     for account in ACCOUNTS:
         if not np.isnan(columns[account.column]).all():
             found.accounts[account] = _means(columns[account.column], place, steps)
-    _add_layers(run, stage, first, found)
+    if layers:
+        _add_layers(run, stage, first, found)
     return found
 
 

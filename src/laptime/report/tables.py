@@ -44,11 +44,16 @@ def books(part: Mapping[str, Any], width: int, *, ascii_only: bool = False) -> l
 
 
 def layers(
-    part: Mapping[str, Any], width: int, *, most: int | None = TOP_LAYERS, ascii_only: bool = False
+    part: Mapping[str, Any],
+    width: int,
+    *,
+    most: int | None = TOP_LAYERS,
+    unit: str = "layer",
+    ascii_only: bool = False,
 ) -> list[Text]:
     """Layers in network order; the smallest are put together in one row where there are more than `most`."""
     shown, rest = _largest(part["layers"], most)
-    make = _LayerColumns(shown, rest, ascii_only=ascii_only)
+    make = _LayerColumns(shown, rest, unit=unit, ascii_only=ascii_only)
     return table(
         [
             make.names(),
@@ -72,8 +77,8 @@ def layers(
 class _LayerColumns:
     """Columns over the layers that are shown, with a last cell for the rest put together."""
 
-    def __init__(self, shown: Sequence[Layer], rest: Sequence[Layer], *, ascii_only: bool) -> None:
-        self._shown, self._rest, self._ascii_only = shown, rest, ascii_only
+    def __init__(self, shown: Sequence[Layer], rest: Sequence[Layer], *, unit: str, ascii_only: bool) -> None:
+        self._shown, self._rest, self._unit, self._ascii_only = shown, rest, unit, ascii_only
         self._decimals = words.digits(max(one["total_s"] for one in shown))
 
     def milliseconds(self, seconds: float | None) -> str:
@@ -86,8 +91,8 @@ class _LayerColumns:
 
     def names(self) -> Column:
         """The layers' names, and how many are in the rest."""
-        more = f"… and {words.plural(len(self._rest), 'more layer')}"
-        return self._column("layer", [label(one) for one in self._shown], more, words=True)
+        more = f"… and {words.plural(len(self._rest), f'more {self._unit}')}"
+        return self._column(self._unit, [label(one) for one in self._shown], more, words=True)
 
     def summed(self, title: str, key: str, write: Callable[[Any], str], **how: Any) -> Column:
         """A number that the rest has together."""

@@ -11,12 +11,12 @@ from rich.text import Text
 
 from laptime.report import tables, words
 from laptime.report.columns import facts, paragraph
+from laptime.report.content import NOUNS, source
 from laptime.store.files import one_line
 
 _INDENT = 2
 _WIDEST = 140  # nothing here needs more, and longer lines are hard to follow
 _COMPARABLE = 0.5  # beyond, the traced and the untraced steps were not the same work on the same machine
-_NOUN = {"train": "training", "validation": "validation"}
 
 
 class TerminalConsole(Console):
@@ -45,9 +45,9 @@ def print_lines(lines: Iterable[Text], to: Console) -> None:
 
 def brief(found: Mapping[str, Any]) -> Iterator[str]:
     """A run in a few lines, for the end of someone else's output."""
-    for stage, noun in _NOUN.items():
+    for stage in NOUNS:
         if found[stage]:
-            yield ", ".join(_pace(found[stage], noun))
+            yield ", ".join(_pace(found[stage]))
             yield _shares(found[stage])
     yield from found["look_first"]
     yield from (f"note: {one_line(note)}" for note in found["notes"])
@@ -57,11 +57,12 @@ def _lines(found: Mapping[str, Any], to: Console, *, every_layer: bool) -> Itera
     width = min(to.width, _WIDEST)
     yield Text(one_line(found["run"]["path"]), style="bold")
     yield from facts(_about(found["run"]), width, style="dim")
-    stages = [stage for stage in _NOUN if found[stage]]
+    stages = [stage for stage in NOUNS if found[stage]]
     for stage in stages:
-        yield from (Text(), Text(f"Where a {_NOUN[stage]} step goes", style="bold"))
-        part = _stage(found[stage], _NOUN[stage], to, width - _INDENT, every_layer, first=stage == stages[0])
-        yield from map(_indented, part)
+        part, unit = found[stage], found["run"]["unit"]
+        yield from (Text(), Text(f"Where a {step_of(part['noun'])} goes", style="bold"))
+        first = stage == stages[0]
+        yield from map(_indented, _stage(part, unit, to, width - _INDENT, every_layer, first=first))
     for title, sentences in (
         ("What to look at first", found["look_first"]),
         ("The recorder itself", recorder(found)),
@@ -86,33 +87,46 @@ def _about(run: Mapping[str, Any]) -> list[str]:
         about.append(words.plural(environment["threads"], "thread"))
     if environment.get("torch"):
         about.append(f"torch {environment['torch']}")
-    about += [words.plural(run["layers"], "layer"), words.plural(run["parameters"], "parameter")]
+    if source(run["config"]) is None:
+        about += [words.plural(run["layers"], "layer"), words.plural(run["parameters"], "parameter")]
+    elif run["layers"]:  # of a network that is not here, nobody knows the parameters
+        about.append(words.plural(run["layers"], run["unit"]))
     return list(map(one_line, about))
 
 
+def step_of(noun: str) -> str:
+    """`training step`, or just `step` where there is no noun."""
+    return f"{noun} step".strip()
+
+
 def _stage(
-    part: Mapping[str, Any], noun: str, to: Console, width: int, every_layer: bool, *, first: bool
+    part: Mapping[str, Any], unit: str, to: Console, width: int, every_layer: bool, *, first: bool
 ) -> Iterator[Text]:
     """The books of a stage's steps, then the layers by phase."""
     ascii_only = to.options.ascii_only
-    yield from facts(_pace(part, noun), width)
-    yield Text()
-    yield from tables.books(part, width, ascii_only=ascii_only)
-    for line in _beside(part, explain=first):
-        yield from paragraph(line, width, style="dim")
+    yield from facts(_pace(part), width)
+    if part["accounted"]:
+        yield Text()
+        yield from tables.books(part, width, ascii_only=ascii_only)
+        for line in _beside(part, explain=first):
+            yield from paragraph(line, width, style="dim")
     if any(layer["total_s"] for layer in part["layers"]):
         most = None if every_layer else tables.TOP_LAYERS
-        yield from (Text(), Text(f"Layers of a {noun} step, in ms", style="bold"))
-        yield from tables.layers(part, width, most=most, ascii_only=ascii_only)
+        title = f"{unit.capitalize()}s of a {step_of(part['noun'])}, in ms"
+        yield from (Text(), Text(title, style="bold"))
+        yield from tables.layers(part, width, most=most, unit=unit, ascii_only=ascii_only)
         for line in _legend(part):
             yield from paragraph(line, width, style="dim")
 
 
-def _pace(part: Mapping[str, Any], noun: str) -> list[str]:
+def _pace(part: Mapping[str, Any]) -> list[str]:
     """`500 training steps`, `7.73 ms each (half 6.67 to 8.89: noisy)`, `4,140 samples/s`."""
     wall = part["wall_s"]
     low, high = words.milliseconds(wall["q1"]), words.milliseconds(wall["q3"])
-    pace = [words.plural(part["steps"], f"{noun} step")]
+    ranks = f" of {part['ranks']} ranks" if part["ranks"] > 1 else ""
+    pace = [words.plural(part["steps"], step_of(part["noun"])) + ranks]
+    if not wall["mean"]:  # lines of a log that say no time
+        return [*pace, "how long they took is not known"]
     pace.append(f"{words.milliseconds(wall['median'])} ms each (half {low} to {high}: {wall['noise']})")
     return pace + ([f"{part['samples_per_s']:,.0f} samples/s"] if part["samples_per_s"] else [])
 
@@ -152,6 +166,8 @@ def _legend(part: Mapping[str, Any]) -> Iterator[str]:
 def recorder(found: Mapping[str, Any]) -> Iterator[str]:
     """What recording cost, how that is known, and whether the kernel trace agrees with the marks."""
     overhead = found["recorder"]["overhead"]
+    if source(found["run"]["config"]) is not None:
+        return  # collected: nothing was recorded
     if overhead is None:
         yield "What recording cost is not known for this run."
     else:

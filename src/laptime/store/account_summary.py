@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from laptime.record import ACCOUNTS, Account, Statistics, Step, summarize
 from laptime.store import text
@@ -23,6 +24,7 @@ class AccountSummary:
     seconds: Statistics
     total_s: float
     share: float
+    half_in: int  # the fewest steps that hold half of it
     traced: bool = False  # from the kernel-traced steps: a share of their wall time, beside the closed books
 
 
@@ -92,10 +94,21 @@ def summarize_accounts(
         total = float(known.sum()) if known.size else math.nan
         share = total / wall if wall else math.nan
         return AccountSummary(
-            account=account, seconds=summarize(seconds), total_s=total, share=share, traced=aside
+            account=account,
+            seconds=summarize(seconds),
+            total_s=total,
+            share=share,
+            half_in=_half_in(known),
+            traced=aside,
         )
 
     summaries = {account: summary(account, timed, aside=False) for account in ACCOUNTS}
     if traced.any() and not traced.all():
         summaries[Account.IDLE] = summary(Account.IDLE, traced, aside=True)
     return AccountSummaries(summaries, summarize(columns["wall_s"][timed]), skipped)
+
+
+def _half_in(seconds: NDArray[np.float64]) -> int:
+    """How many of the largest are half of the sum."""
+    largest_first = np.cumsum(np.sort(seconds)[::-1])
+    return int(np.searchsorted(largest_first, largest_first[-1] / 2)) + 1 if seconds.size else 0

@@ -1,3 +1,6 @@
+import math
+import re
+
 import pytest
 from tests.store.samples import a_finished_run
 
@@ -148,3 +151,21 @@ def test_a_pattern_that_cannot_work_says_what_to_change(steps_of, pattern, said)
     with pytest.raises(DataError, match=said) as caught:
         steps_of("step 1 loss 2\n", pattern=pattern)
     assert "\n" not in str(caught.value)
+
+
+TRAINER = """
+{'loss': 2.1, 'grad_norm': 1.5, 'learning_rate': 5e-05, 'epoch': 0.5}
+ 50%|█████  | 10/20 [00:01<00:01, 9.8it/s]{'loss': nan, 'grad_norm': inf, 'learning_rate': 4e-05, 'epoch': 1}
+{'eval_loss': 1.9, 'eval_accuracy': 0.5, 'eval_runtime': 0.2, 'eval_samples_per_second': 90.0, 'epoch': 1.0}
+{'train_runtime': 2.0, 'train_samples_per_second': 80.0, 'train_loss': 2.0, 'epoch': 1.0}
+"""
+
+
+@pytest.mark.parametrize("quoted", [False, True])
+def test_what_hugging_faces_trainer_prints_is_a_log(steps_of, quoted):
+    text = re.sub(r": ([\w.-]+)", r": '\1'", TRAINER) if quoted else TRAINER
+    first, second, held = steps_of(text)
+    assert (first.stage, first.loss, first.epoch) == (Stage.TRAIN, 2.1, 0)
+    assert math.isnan(second.loss)
+    assert second.epoch == 1
+    assert (held.stage, held.loss, held.top1) == (Stage.VALIDATION, 1.9, 0.5)

@@ -286,7 +286,7 @@ def test_a_spoilt_image_is_refused_by_name_if_asked_to(images: Path, spoil: Call
 def test_a_class_without_one_readable_image_ends_the_training(images: Path) -> None:
     for one in (images / "class1").iterdir():
         one.write_bytes(b"")
-    with pytest.raises(DataError, match=r"no image of .*class1 can be read; replace them, or leave"):
+    with pytest.raises(DataError, match=r"no image of .*class1 can be read; replace them, or list the other"):
         batch(opened(images, validation_share=0.0), [6])
 
 
@@ -351,7 +351,7 @@ def labels(name: str, content: bytes | None) -> Callable[[Path], dict[str, Any]]
         (no_path, "does not exist; set data.path"),
         (a_file, "is a file; set data.path to a folder"),
         (no_classes, "has no class folders; put the images"),
-        (empty_class, "class 'hollow' of .* has no images; add some"),
+        (empty_class, "class 'hollow' of .* has no images; add some, remove the folder, or list the other"),
         (only_text, "class 'hollow' of .* has no images; add some"),
         (typo, "has no class 'clas1'; did you mean 'class"),
         (stranger, "has no class 'zebra'; it has class0, class1, class2"),

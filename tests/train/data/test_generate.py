@@ -45,7 +45,7 @@ def test_a_mean_colour_tells_textures_apart(tmp_path: Path) -> None:
 
 
 def test_cards_are_written_as_grey_images_of_the_chosen_symbols(tmp_path: Path) -> None:
-    assert write_zener_folder(tmp_path, 50, size=24, classes=("star", "circle")) == 20
+    assert write_zener_folder(tmp_path, 50, size=24, classes=("star", "circle")) == {"circle": 10, "star": 10}
     found = files(tmp_path)
     assert list(found) == ["circle", "star"]
     assert simplejpeg.decode_jpeg_header(found["star"][0].read_bytes())[:3] == (24, 24, "Gray")

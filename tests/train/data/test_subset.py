@@ -11,6 +11,7 @@ from torch.utils.data import Dataset
 from laptime.errors import DataError
 from laptime.train.data.subset import Subset, divided, folds
 from laptime.train.data.tensors import Tensors
+from laptime.train.data.text import Pieces
 
 
 class Echo(Dataset[Any]):
@@ -65,3 +66,24 @@ def test_a_share_of_each_class_is_divided_off() -> None:
     labels = torch.arange(100) % 4
     assert labels[divided(labels, 0.2, seed=0)].bincount().tolist() == [5, 5, 5, 5]
     assert not divided(labels, 0.0, seed=0).any()
+
+
+def test_a_fold_of_a_text_shares_no_character_with_what_is_trained_on() -> None:
+    text = torch.arange(4096)  # a character that is the number of its place
+    pieces = Pieces(text, length=32, stride=4)
+    held: list[int] = []
+    for train, out in folds(pieces, 4, seed=1):
+        epochs = [
+            pick + epoch * len(part) for part in (train,) for epoch in range(5) for pick in range(len(part))
+        ]
+        seen = torch.cat([one.flatten() for one in train.__getitems__(epochs)])
+        judged = torch.cat([one.flatten() for one in out.__getitems__(list(range(len(out))))])
+        assert not set(seen.tolist()) & set(judged.tolist())
+        assert len(train) > len(pieces) / 2
+        held += out._indices.tolist()
+    assert held == list(range(len(pieces)))
+
+
+def test_too_few_overlapping_pieces_make_no_folds() -> None:
+    with pytest.raises(DataError, match="each overlapping 8 others on either side, do not make 2 folds"):
+        folds(Pieces(torch.arange(80), length=32, stride=4), 2, seed=0)

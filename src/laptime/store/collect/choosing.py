@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Callable, Sequence
 from enum import StrEnum
@@ -11,6 +10,7 @@ from pathlib import Path
 from laptime.errors import DataError
 from laptime.store.collect import kineto, tensorflow, training_log
 from laptime.store.collect.collected import Collected, write
+from laptime.store.collect.log_lines import values_of
 from laptime.store.collect.source import opening
 from laptime.store.files import one_line
 from laptime.store.run import RUN_FILE, Run
@@ -81,18 +81,11 @@ def _by_numbers(path: Path) -> list[tuple[int, int | str]]:
 def recognise(path: Path) -> Source:
     """What a file is, by its first characters."""
     text = opening(path, 1 << 16).lstrip("\ufeff \t\r\n")
-    if text.startswith("{") and '"traceEvents"' not in text and _is_json(text.splitlines()[0]):
-        return Source.LOG  # a JSON object on each line
+    if text.startswith("{") and '"traceEvents"' not in text and values_of(text.splitlines()[0]) is not None:
+        return Source.LOG  # an object on each line
     if text[0] not in "{[" or _is_list_of_words(text):
         return Source.LOG
     return Source.TENSORFLOW if tensorflow.is_timeline(text) else Source.KINETO
-
-
-def _is_json(line: str) -> bool:
-    try:
-        return isinstance(json.loads(line), dict)
-    except ValueError:
-        return False
 
 
 def _is_list_of_words(text: str) -> bool:

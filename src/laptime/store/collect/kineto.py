@@ -103,7 +103,7 @@ class _Reader:
         steps = [(int(found[1]), one.start, one.end) for found, one in named if found]
         if steps:
             return steps
-        self._found.note("the trace names no steps (profiler.step() does): the whole of it is one step")
+        self._found.note("no step is named (profiler.step() with a schedule does): the trace is one step")
         every = [*self._trace.operators, *self._trace.ranges, *self._trace.modules, *self._trace.kernels]
         return [(0, min(one.start for one in every), max(one.end for one in every))]
 

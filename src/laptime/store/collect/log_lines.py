@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ast
+import json
 import math
 import re
 from collections.abc import Iterator, Mapping
@@ -44,6 +46,8 @@ _TIME = re.compile(
 _SAMPLES_PER_S = re.compile(rf"{_NUMBER}\s*(?:examples|images|samples|imgs|img)\s*/\s*s(?:ec)?\b", re.I)
 _MOMENT = re.compile(r"(\d{4}-\d\d-\d\d)[ T](\d\d:\d\d:\d\d)(?:[.,](\d{1,6}))?")
 _VALIDATION = re.compile(r"(?<![a-z])(val(?:id(?:ation)?)?|eval(?:uation)?|test(?:ing)?)(?![a-z])", re.I)
+_DICTIONARY = re.compile(r"\{\s*'[^{}]*\}\s*$")
+_BARE = re.compile(r"(?<=[:\s])(-?inf|nan)(?=\s*[,}])")  # which Python prints, and does not read
 _UNITS = {"ms": 1e-3, "us": 1e-6, "µs": 1e-6}
 _OF_VALIDATION = ("val", "eval", "test")
 
@@ -179,9 +183,35 @@ def read_named(groups: Mapping[str, str | None]) -> Line:
     )
 
 
+def values_of(line: str) -> dict[str, Any] | None:
+    """The object on a line: of JSON, or a Python dictionary as Hugging Face's Trainer prints it; else None.
+
+    The Trainer's progress bar may stand before it on the same line.
+    """
+    text = line.strip()
+    try:
+        if text.startswith("{"):
+            return _object(json.loads(text))
+    except ValueError:
+        pass
+    found = _DICTIONARY.search(text)
+    if found is None:
+        return None
+    try:
+        return _object(ast.literal_eval(_BARE.sub(r"'\1'", found[0])))
+    except (ValueError, SyntaxError, MemoryError, RecursionError):
+        return None
+
+
+def _object(value: Any) -> dict[str, Any] | None:
+    return value if isinstance(value, dict) else None
+
+
 def read_values(values: Mapping[str, Any]) -> Iterator[Line]:
-    """The lines that a row of a table or a JSON object stands for: training, and validation beside it."""
+    """The lines that a row of a table or an object stands for: training, and validation beside it."""
     given = {str(key).strip().lower().replace(" ", "_"): value for key, value in values.items() if key}
+    if "train_runtime" in given:
+        return  # the Trainer's last line is of the whole training
     found = {
         name: next((str(given[key]) for key in keys if given.get(key) not in (None, "")), None)
         for name, keys in _NAMES.items()

@@ -99,5 +99,8 @@ class ChromeTrace:
     def _damaged(self, why: str) -> DataError:
         shown = one_line(self.path)
         if why.startswith("it holds"):
-            return DataError(f"{shown} is no profiler trace: {why}; give a Chrome trace or a training log")
+            return DataError(
+                f"{shown} is no profiler trace: {why}; give a Chrome trace or a training log, and for a log "
+                "that laptime does not know --pattern REGEX"
+            )
         return DataError(f"{shown} is cut off or altered ({one_line(why)}); save the trace anew")

@@ -1,9 +1,8 @@
-"""Iteration tables from the lines that a training printed, from CSV files, and from JSON objects on lines."""
+"""Iteration tables from the lines that a training printed, from CSV files, and from objects on lines."""
 
 from __future__ import annotations
 
 import csv
-import json
 import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -14,7 +13,7 @@ from typing import Any
 from laptime.errors import DataError
 from laptime.record import ACCOUNTS, Account, Stage, Step
 from laptime.store.collect.collected import Collected
-from laptime.store.collect.log_lines import GROUPS, Line, read_line, read_named, read_values
+from laptime.store.collect.log_lines import GROUPS, Line, read_line, read_named, read_values, values_of
 from laptime.store.collect.source import opened
 from laptime.store.files import one_line
 
@@ -71,18 +70,8 @@ def _rows(lines: Sequence[str], wanted: re.Pattern[str] | None) -> Iterator[Line
         yield from table
         return
     for line in lines:
-        values = _json(line)
+        values = values_of(line)
         yield from read_values(values) if values is not None else read_line(line)
-
-
-def _json(line: str) -> dict[str, Any] | None:
-    if not line.lstrip().startswith("{"):
-        return None
-    try:
-        values = json.loads(line)
-    except ValueError:
-        return None
-    return values if isinstance(values, dict) else None
 
 
 def _csv(lines: Sequence[str]) -> list[Line | Mapping[str, Any]]:

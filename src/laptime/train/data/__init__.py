@@ -31,8 +31,8 @@ class Data:
 
     A dataset answers `len()` and, for a whole batch at once, `__getitems__(picks)` with the batch as a tuple
     of tensors: no sample is ever handled alone, so nothing has to be put together (`collate` is identity).
-    It may offer `for_device(device)`: itself as that device would rather have it, and `resident`: whether
-    its batches are made on the device already.
+    It may offer `for_device(device)`: itself as that device would rather have it; `resident`: whether its
+    batches are made on the device already; and `reach`: how many neighbours on either side a sample overlaps.
     """
 
     train: Dataset[Any]

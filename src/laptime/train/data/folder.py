@@ -104,7 +104,7 @@ class ImageFolder(Dataset[Any]):
                 self._note(one, error)
         folder = os.path.dirname(self._path(index))
         raise UnreadableImage(
-            f"no image of {folder} can be read; replace them, or leave the class out of data.classes"
+            f"no image of {folder} can be read; replace them, or list the other classes in data.classes"
         )
 
     def _note(self, index: int, error: Exception) -> None:

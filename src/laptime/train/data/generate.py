@@ -1,10 +1,12 @@
-"""Folders of JPEGs made here: for tests, recipes and benchmarks that may not download anything."""
+"""Folders of images made here: for tests, recipes and benchmarks that may not download anything."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from itertools import product
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,6 +18,7 @@ from laptime.train.data.images import decoders
 Pixels = NDArray[np.uint8]
 
 _QUALITY = 90  # with the texture below, about a byte for every three pixels: what ImageNet's files have
+_ENDINGS = {"png": ".png", "jpeg": ".jpg"}
 _OCTAVES = (3, 6, 12, 24, 48, 96)  # cells of cloud along a side
 
 
@@ -27,17 +30,31 @@ def write_zener_folder(
     noise: float = 0.1,
     classes: Sequence[str] = zener.SYMBOLS,
     seed: int = 0,
-) -> int:
-    """Zener cards as grey JPEGs, PATH/symbol/number.jpg; says how many were written.
+    kind: Literal["png", "jpeg"] = "jpeg",
+    tell: Callable[[str], None] = lambda symbol: None,
+) -> dict[str, int]:
+    """Zener cards as grey images, PATH/symbol/number.jpg; says how many of each symbol were written.
 
-    `count` cards are dealt, those of the symbols in `classes` are written.
+    Of `count` cards each symbol has a fifth, the first ones one more where it does not divide; those of the
+    symbols in `classes` are written. `tell` hears of each.
     """
     unknown = [name for name in classes if name not in zener.SYMBOLS]
     if unknown:
         raise DataError(f"no card shows {unknown[0]!r}; the symbols are {', '.join(zener.SYMBOLS)}")
-    images, labels = zener.cards(count, size=size, noise=noise, seed=seed)
-    found = ((zener.SYMBOLS[label], _bytes(image[0])) for image, label in zip(images, labels, strict=True))
-    return _write(path, ((name, card) for name, card in found if name in classes))
+    # Of whole packs, since a part of one has some symbols more often than others.
+    images, labels = zener.cards(-(-count // zener.PACK) * zener.PACK, size=size, noise=noise, seed=seed)
+    fifth, more = divmod(count, len(zener.SYMBOLS))
+    share = {name: fifth + (place < more) for place, name in enumerate(zener.SYMBOLS)}
+    digits, ending = max(4, len(str(count))), _ENDINGS[kind]
+
+    def files() -> Iterator[tuple[str, bytes]]:
+        for label, name in enumerate(zener.SYMBOLS):
+            for number, card in enumerate(images[labels == label][: share[name]] if name in classes else ()):
+                yield f"{name}/{number + 1:0{digits}}{ending}", _encoded(_bytes(card[0]), kind)
+                tell(name)
+
+    _write(path, files())
+    return {name: share[name] for name in zener.SYMBOLS if name in classes}
 
 
 def write_image_folder(
@@ -54,34 +71,36 @@ def write_image_folder(
     turned a little, under random clouds. `size` is (height, width), ImageNet's usual one by default.
     """
     digits = len(str(classes - 1))
-    return _write(
-        path,
-        (
-            (
-                f"class{label:0{digits}}",
-                _texture(label, classes, size, np.random.default_rng([seed, label, one])),
-            )
-            for label in range(classes)
-            for one in range(per_class)
-        ),
-    )
+
+    def files() -> Iterator[tuple[str, bytes]]:
+        for number, (label, one) in enumerate(product(range(classes), range(per_class)), start=1):
+            texture = _texture(label, classes, size, np.random.default_rng([seed, label, one]))
+            yield f"class{label:0{digits}}/{number:06}.jpg", _encoded(texture, "jpeg")
+
+    return _write(path, files())
 
 
-def _write(path: Path, images: Iterator[tuple[str, Pixels]]) -> int:
-    simplejpeg = decoders()[0]
+def _write(path: Path, files: Iterator[tuple[str, bytes]]) -> int:
+    """Write the files, by their names below the folder; says how many there were."""
+    decoders()  # a package that is missing is told before there are folders
     written = 0
     try:
-        for written, (name, pixels) in enumerate(images, start=1):
-            folder = path / name
-            folder.mkdir(parents=True, exist_ok=True)
-            grey = pixels.shape[2] == 1
-            jpeg = simplejpeg.encode_jpeg(
-                pixels, _QUALITY, "GRAY" if grey else "RGB", "Gray" if grey else "420"
-            )
-            (folder / f"{written:06}.jpg").write_bytes(jpeg)
+        for name, content in files:
+            (path / name).parent.mkdir(parents=True, exist_ok=True)
+            (path / name).write_bytes(content)
+            written += 1
     except OSError as error:
         raise DataError(f"{path} cannot be written to ({error.strerror}); name another folder") from error
     return written
+
+
+def _encoded(pixels: Pixels, kind: Literal["png", "jpeg"]) -> bytes:
+    simplejpeg, cv2 = decoders()
+    if kind == "png":
+        return bytes(cv2.imencode(".png", pixels)[1])
+    grey = pixels.shape[2] == 1
+    colours = ("GRAY", "Gray") if grey else ("RGB", "420")
+    return bytes(simplejpeg.encode_jpeg(pixels, _QUALITY, *colours))
 
 
 def _texture(label: int, classes: int, size: tuple[int, int], random: np.random.Generator) -> Pixels:

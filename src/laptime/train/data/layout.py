@@ -74,7 +74,8 @@ def listing(root: Path, names: Sequence[str], *, per_class: int) -> Listing:
         found, others = _images(root / name)
         if not found:
             raise DataError(
-                f"class {name!r} of {root} has no images; add some, or leave it out of data.classes"
+                f"class {name!r} of {root} has no images; add some, remove the folder, "
+                "or list the other classes in data.classes"
             )
         images[name] = [f"{name}/{one}" for one in sorted(found)[: per_class or None]]
         ignored += others
@@ -82,21 +83,22 @@ def listing(root: Path, names: Sequence[str], *, per_class: int) -> Listing:
 
 
 def held_out(whole: Listing, share: float) -> tuple[Listing, Listing]:
-    """(the rest, `share` of each class), by a hash of the names: new files do not move old ones across.
-
-    At least one image of each class is held out, and at least one is left.
-    """
+    """(the rest, `share` of each class), by a hash of the names: new files do not move old ones across."""
     rest: dict[str, list[str]] = {}
     held: dict[str, list[str]] = {}
     for name, files in whole.images.items():
-        count = min(len(files) - 1, max(1, round(len(files) * share))) if share else 0
-        chosen = set(sorted(files, key=_hash)[:count])
+        chosen = set(sorted(files, key=_hash)[: held_of(len(files), share)])
         held[name] = [file for file in files if file in chosen]
         rest[name] = [file for file in files if file not in chosen]
     return (
         Listing(root=whole.root, images=rest, ignored=whole.ignored),
         Listing(root=whole.root, images=held, ignored=0),
     )
+
+
+def held_of(count: int, share: float) -> int:
+    """How many of a class's images are held out: at least one, and at least one is left."""
+    return min(count - 1, max(1, round(count * share))) if share else 0
 
 
 def _hash(file: str) -> bytes:

@@ -49,20 +49,40 @@ def folds(
 ) -> list[tuple[Subset, Subset]]:
     """k pairs (train, held out): each sample is held out once, each class in equal shares where it is known.
 
-    A dataset that can be seen without augmentation (`plain()`) is held out that way.
+    A dataset that can be seen without augmentation (`plain()`) is held out that way. One whose samples
+    overlap their neighbours (`reach` of them on either side) is held out in stretches, and nothing that
+    overlaps one is trained on.
     """
     samples = len(dataset)  # type: ignore[arg-type]
     if not 2 <= k <= samples:
         raise DataError(f"{samples} samples do not make {k} folds; choose from 2 to {samples}")
-    labels = labels if labels is not None else getattr(dataset, "labels", None)
-    order = _by_class(torch.zeros(samples) if labels is None else labels, seed)
     plain = dataset.plain() if hasattr(dataset, "plain") else dataset
-    fold = torch.empty(samples, dtype=torch.int64)
-    fold[order] = torch.arange(samples) % k  # dealt out in turn, class after class
-    return [
-        (Subset(dataset, (fold != one).nonzero()[:, 0]), Subset(plain, (fold == one).nonzero()[:, 0]))
-        for one in range(k)
-    ]
+    reach = getattr(dataset, "reach", 0)
+    if reach:
+        pairs = _stretches(samples, k, reach)
+    else:
+        labels = labels if labels is not None else getattr(dataset, "labels", None)
+        order = _by_class(torch.zeros(samples) if labels is None else labels, seed)
+        fold = torch.empty(samples, dtype=torch.int64)
+        fold[order] = torch.arange(samples) % k  # dealt out in turn, class after class
+        pairs = [((fold != one).nonzero()[:, 0], (fold == one).nonzero()[:, 0]) for one in range(k)]
+    return [(Subset(dataset, rest), Subset(plain, held)) for rest, held in pairs]
+
+
+def _stretches(samples: int, k: int, reach: int) -> list[tuple[Tensor, Tensor]]:
+    """k pairs of sample numbers: a stretch, and all that is further than `reach` away from it."""
+    every = torch.arange(samples)
+    pairs = []
+    for one in range(k):
+        begin, end = one * samples // k, (one + 1) * samples // k
+        rest = every[(every < begin - reach) | (every >= end + reach)]
+        if not len(rest):
+            raise DataError(
+                f"{samples} samples, each overlapping {reach} others on either side, do not make {k} folds; "
+                "take more data or shorter pieces"
+            )
+        pairs.append((rest, every[begin:end]))
+    return pairs
 
 
 def divided(labels: Tensor, share: float, *, seed: int) -> Tensor:

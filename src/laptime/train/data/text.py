@@ -28,6 +28,11 @@ class Pieces(Dataset[Any]):
     def __len__(self) -> int:
         return self._samples
 
+    @property
+    def reach(self) -> int:
+        """How many pieces before and after a piece share characters with it, in any epoch."""
+        return -(-self._length // self._stride)
+
     def __getitems__(self, picks: list[int]) -> tuple[Tensor, Tensor]:
         chosen = torch.tensor(picks)
         # 7 has no factor in common with the powers of two that strides usually are: all places are visited.

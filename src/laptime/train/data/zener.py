@@ -20,11 +20,11 @@ if TYPE_CHECKING:
     from laptime.train.config import ZenerData
     from laptime.train.data import Data, Wanted
 
-__all__ = ["SYMBOLS", "cards", "dataset", "open_data"]
+__all__ = ["PACK", "SYMBOLS", "cards", "dataset", "open_data"]
 
 Floats = NDArray[np.float32]
 
-_PACK = 25  # a pack of Zener cards holds each symbol five times
+PACK = 25  # a pack of Zener cards holds each symbol five times
 _CHUNK = 256  # cards drawn together: their 32x32 grids, 1 MB each, stay in the cache
 _MIN_SIZE = 8
 
@@ -45,8 +45,8 @@ def cards(
     if size < _MIN_SIZE:
         raise ValueError(f"a symbol needs {_MIN_SIZE} pixels to be told from another; got size={size}")
     dealing, placing, noising = (np.random.default_rng([seed, stream]) for stream in range(3))
-    packs = -(-count // _PACK)
-    deal = dealing.random((packs, _PACK)).argsort(axis=1) % len(SYMBOLS)
+    packs = -(-count // PACK)
+    deal = dealing.random((packs, PACK)).argsort(axis=1) % len(SYMBOLS)
     labels = deal.reshape(-1)[:count].astype(np.int64)
     placement = placing.random((count, 5), dtype=np.float32)
 
