@@ -9,8 +9,8 @@ import torch
 from torch import nn
 
 import laptime
-from laptime.errors import RunError, TrainingError
-from laptime.train import checkpoint
+from laptime.errors import ConfigError, RunError, TrainingError
+from laptime.train import checkpoint, stopping
 from laptime.train.build import ready
 from laptime.train.config import Config, LoaderConfig
 from laptime.train.data import Data
@@ -18,6 +18,7 @@ from laptime.train.loader import Batches, Order
 from laptime.train.loop import Training
 from laptime.train.place import Place
 from laptime.train.ranks import Ranks
+from laptime.train.stopping import Terminated
 
 
 class Net(nn.Module):
@@ -31,6 +32,17 @@ class Net(nn.Module):
 
     def forward(self, x):
         return self.last(self.drop(torch.relu(self.first(x))))
+
+
+class Sized(nn.Module):
+    """One layer of any size."""
+
+    def __init__(self, inputs=6, outputs=3):
+        super().__init__()
+        self.only = nn.Linear(inputs, outputs)
+
+    def forward(self, x):
+        return self.only(x)
 
 
 class Points(torch.utils.data.Dataset):
@@ -150,6 +162,93 @@ def test_the_first_interrupt_ends_after_the_step_with_a_checkpoint(tmp_path):
     assert losses(training(tmp_path / "run", resume=True).run()) == losses(whole)
 
 
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_request_that_is_delivered_twice_is_one(number, tmp_path):
+    def interrupt(now):
+        if now.step == 7 and now.stage == "train":
+            os.kill(os.getpid(), number)
+            os.kill(os.getpid(), number)
+
+    with pytest.raises(Terminated if number == signal.SIGTERM else KeyboardInterrupt):
+        training(tmp_path / "run", watch=interrupt).run()
+    assert laptime.load(tmp_path / "run").status == "interrupted"
+    assert checkpoint.load(tmp_path / "run" / "checkpoint" / "last.pt")["counts"]["step"] == 7
+
+
+def test_a_second_request_after_a_while_ends_at_once(tmp_path, monkeypatch):
+    monkeypatch.setattr(stopping, "SAME_S", 0.0)
+
+    def interrupt(now):
+        if now.step == 2:
+            os.kill(os.getpid(), signal.SIGINT)
+            os.kill(os.getpid(), signal.SIGINT)
+
+    with pytest.raises(KeyboardInterrupt):
+        training(tmp_path / "run", watch=interrupt).run()
+    assert not (tmp_path / "run" / "checkpoint").exists()
+
+
+@pytest.mark.parametrize(
+    ("sections", "said"),
+    [
+        ({"train": {"batch": 4}}, "train.batch was 8 and is 4"),
+        ({"train": {"batch": 8, "seed": 5}}, "train.seed was 0 and is 5"),
+        ({"optimizer": {"name": "sgd", "lr": 0.01}}, "optimizer.name was adam and is sgd"),
+    ],
+)
+def test_a_training_goes_on_only_as_what_it_was(sections, said, tmp_path):
+    config = configured(train={"batch": 8, "epochs": 1})
+    training(tmp_path / "run", config).run()
+    with pytest.raises(TrainingError, match=said) as error:
+        training(tmp_path / "run", configured(**sections), resume=True)
+    assert "\n" not in str(error.value)
+
+
+def test_a_training_does_not_go_on_with_other_data(tmp_path):
+    training(tmp_path / "run").run()
+    with pytest.raises(TrainingError, match="the number of samples was 40 and is 48"):
+        training(tmp_path / "run", given=data(48), resume=True)
+
+
+def test_what_may_change_is_written_into_the_run(tmp_path):
+    training(tmp_path / "run", configured(train={"batch": 8, "epochs": 1})).run()
+    more = configured(train={"batch": 8, "epochs": 2}, loader={"workers": 1}, checkpoint={"every": 2})
+    run = training(tmp_path / "run", more, resume=True).run()
+    assert (run.config["train"]["epochs"], run.config["loader"]["workers"]) == (2, 1)
+    assert len(losses(run)) == 10
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"outputs": 2}, "the data has 3 classes, and .* gives scores for fewer"),
+        ({"inputs": 5}, "fails on the first batch, an input of shape 8x6 .*cannot be multiplied"),
+    ],
+)
+def test_a_network_that_does_not_fit_its_first_batch_is_told_in_one_line(options, said, tmp_path):
+    config = configured(network={"name": f"{__name__}:Sized", "options": options})
+    with pytest.raises(ConfigError, match=said) as error:
+        training(tmp_path / "run", config).run()
+    assert "\n" not in str(error.value)
+    assert laptime.load(tmp_path / "run").status == "failed"
+
+
+def test_a_network_that_fails_later_keeps_its_own_error(tmp_path):
+    def fail(now):
+        if now.step == 2:
+            raise IndexError("mine")
+
+    with pytest.raises(IndexError, match="mine"):
+        training(tmp_path / "run", watch=fail).run()
+
+
+def test_options_that_torch_refuses_are_told_in_one_line(tmp_path):
+    config = configured(network={"name": "zener4", "options": {"hidden": -4}})
+    with pytest.raises(ConfigError, match=r"cannot be built .* change network.options.hidden") as error:
+        training(tmp_path / "run", config)
+    assert "\n" not in str(error.value)
+
+
 def test_gradients_are_summed_over_steps(tmp_path):
     config = configured(train={"batch": 8, "epochs": 1, "accumulate": 2, "device": "cpu"})
     run = training(tmp_path / "run", config).run()
@@ -229,7 +328,7 @@ def test_the_best_state_is_kept_beside_the_last(tmp_path):
 def test_a_checkpoint_of_another_network_is_refused_in_one_line(tmp_path):
     training(tmp_path / "run").run()
     other = configured(network={"name": "torch.nn:Linear", "options": {"in_features": 6, "out_features": 3}})
-    with pytest.raises(TrainingError, match="does not fit this configuration") as error:
+    with pytest.raises(TrainingError, match=r"network.name was .*Net and is torch.nn:Linear") as error:
         training(tmp_path / "run", other, resume=True)
     assert "\n" not in str(error.value)
 

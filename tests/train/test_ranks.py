@@ -1,5 +1,6 @@
 """Two ranks on this machine: what they exchange, what they record, and what happens when one dies."""
 
+import json
 import os
 import signal
 import subprocess
@@ -12,6 +13,8 @@ import torch
 
 import laptime
 from laptime.train import checkpoint
+from laptime.train.place import Place
+from laptime.train.ranks import Ranks
 
 CONFIG = """
 network = "zener4"
@@ -84,6 +87,72 @@ def test_communication_is_split_into_exposed_and_overlapped(two):
         assert charged > 0.5 * one["exposed_s"]
 
 
+def test_a_healthy_training_says_nothing_but_where_it_runs(tmp_path):
+    done = subprocess.run(
+        command(tmp_path, tmp_path / "run", "--workers", "2", epochs=1),
+        capture_output=True,
+        text=True,
+        timeout=100,
+    )
+    assert len(done.stderr.splitlines()) == 1, done.stderr
+    assert json.loads(done.stdout)["run"]["status"] == "finished"
+
+
+def test_what_is_wrong_on_every_rank_is_told_once_and_not_tried_again(tmp_path):
+    done = subprocess.run(
+        command(tmp_path, tmp_path / "run", "--workers", "2", "--set", "train.device=cuda:7"),
+        capture_output=True,
+        text=True,
+        timeout=100,
+    )
+    assert done.returncode == 1
+    assert done.stderr == "laptime: there is no device 'cuda:7'; this machine has cpu\n"
+
+
+def test_an_interrupt_ends_all_ranks_after_the_same_step_and_resuming_goes_on(tmp_path):
+    out = tmp_path / "run"
+    words = command(tmp_path, out, "--workers", "2", samples=320, epochs=50)
+    launcher = subprocess.Popen(
+        words, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, start_new_session=True
+    )
+    _await(out / "checkpoint" / "last.pt", launcher)
+    os.killpg(launcher.pid, signal.SIGINT)  # as a terminal does
+    _, said = launcher.communicate(timeout=100)
+    assert launcher.returncode == 130, said[-2000:]
+    assert said.splitlines()[1:] == [
+        "stopping after this step; press Ctrl-C again to stop at once",
+        f"laptime: interrupted; the run so far is in {out}; --resume --out {out} goes on",
+    ]
+    run = laptime.load(out)
+    assert run.status == "interrupted"
+    state = checkpoint.load(out / "checkpoint" / "last.pt")
+    taken = [[s for s in run.steps if s.rank == rank and s.stage == "train"] for rank in (0, 1)]
+    assert [len(one) for one in taken] == [state["counts"]["step"]] * 2
+    end = state["counts"]["step"] + 3
+    done = subprocess.run(
+        [*words, "--resume", "--set", f"train.steps={end}"], capture_output=True, text=True, timeout=100
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    last = laptime.load(out)
+    assert {(s.rank, s.attempt) for s in last.steps} == {(0, 0), (1, 0), (0, 1), (1, 1)}
+    assert max(s.optimizer_step for s in last.steps) == end
+
+
+def test_ranks_share_the_cores_of_a_machine(monkeypatch):
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    before = torch.get_num_threads()
+    try:
+        torch.set_num_threads(8)
+        place = Place.of("cpu", Ranks(ranks=4, locals=4))
+        assert (torch.get_num_threads(), place.why) == (
+            2,
+            "as asked; 2 threads a rank, 8 cores shared by 4 ranks",
+        )
+        assert Place.of("cpu", Ranks(ranks=4, locals=4), threads=3).why == "as asked"
+    finally:
+        torch.set_num_threads(before)
+
+
 @pytest.mark.slow
 def test_a_killed_rank_is_started_again_and_training_goes_on_from_the_last_checkpoint(tmp_path):
     out = tmp_path / "run"
@@ -93,10 +162,7 @@ def test_a_killed_rank_is_started_again_and_training_goes_on_from_the_last_check
         stderr=subprocess.PIPE,
         text=True,
     )
-    last = out / "checkpoint" / "last.pt"
-    deadline = time.monotonic() + 60
-    while not last.exists() and time.monotonic() < deadline and launcher.poll() is None:
-        time.sleep(0.05)
+    _await(out / "checkpoint" / "last.pt", launcher)
     victim = _children(launcher.pid)[-1]
     os.kill(victim, signal.SIGKILL)
     _, said = launcher.communicate(timeout=100)
@@ -109,6 +175,12 @@ def test_a_killed_rank_is_started_again_and_training_goes_on_from_the_last_check
         last_attempt = [s for s in run.steps if s.rank == rank and s.attempt == 1 and s.stage == "train"]
         assert len(taken) == 300
         assert last_attempt[-1].optimizer_step == 300
+
+
+def _await(file, process):
+    deadline = time.monotonic() + 60
+    while not file.exists() and time.monotonic() < deadline and process.poll() is None:
+        time.sleep(0.05)
 
 
 def _children(pid):

@@ -5,11 +5,14 @@ from __future__ import annotations
 import os
 import shlex
 import sys
+from collections.abc import Callable
+from contextlib import redirect_stdout
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from laptime.cli.last_words import Left, ending, learned, mean_line, next_command, status
 from laptime.cli.options import EveryLayer, Json, Out, wrong
 from laptime.cli.outcome import answer, say
 from laptime.cli.progress import Tell, progress, waiting
@@ -18,8 +21,9 @@ from laptime.errors import TrainingError
 
 if TYPE_CHECKING:
     from laptime.store import Run
+    from laptime.train.config.explain import Row
     from laptime.train.config.reading import Resolved
-    from laptime.train.experiment import Trial
+    from laptime.train.experiment import Ended, Trial
     from laptime.train.loop import Progress, Training
 
 Settings = Annotated[
@@ -57,10 +61,12 @@ def train(
     given = [*(settings or []), *([] if profile else ["record.profile=false"])]
     if resume and out is None:
         wrong("--resume", "give the run to go on with: --out DIR")
+    if explain and sweep:
+        wrong("--explain", "it tells of one configuration; give one value of the sweep by --set instead")
     with waiting("reading the configuration"):
         resolved = read_config(config, given)
     if explain:
-        _explain(resolved, as_json)
+        _explain(resolved, workers, as_json)
         return
     folds = resolved.config.validation.folds if fold is None else 0
     times = repeat or resolved.repeat or 1
@@ -72,21 +78,36 @@ def train(
         _train(resolved, out, resume, fold, every_layer, as_json)
 
 
-def _explain(resolved: Resolved, as_json: bool) -> None:
+def _explain(resolved: Resolved, workers: int, as_json: bool) -> None:
     from laptime.train.config.explain import explain
 
     rows = explain(resolved)
+    if workers > 1 and resolved.config.train.threads is None:
+        rows = [_of_ranks(row, resolved, workers) if row[0] == "train.threads" else row for row in rows]
     if as_json:
         answer({"values": [dict(zip(("key", "value", "why", "meaning"), row, strict=True)) for row in rows]})
         return
-    from rich.table import Table
-
+    from laptime.report import explanation
     from laptime.report.terminal import console
 
-    table = Table("key", "value", "why", "meaning", box=None, pad_edge=False)
-    for row in rows:
-        table.add_row(*(cell.replace("[", "\\[") for cell in row))
-    console().print(table)
+    to = console()
+    for line in explanation.lines(rows, to.width if to.is_terminal else None):
+        to.print(line, no_wrap=True, overflow="ignore", crop=False)
+
+
+def _of_ranks(row: Row, resolved: Resolved, workers: int) -> Row:
+    """The threads of each rank, where all share one processor."""
+    from laptime.errors import UnsupportedDevice
+    from laptime.train.place import choose_device, share_of_threads
+
+    try:
+        device, _ = choose_device(resolved.config.train.device, locals=workers)
+    except UnsupportedDevice:  # one that this machine lacks, another may have
+        return row
+    if device.type != "cpu":
+        return row
+    threads, why = share_of_threads(workers)
+    return row[0], str(threads), why, row[3]
 
 
 # -- one training --------------------------------------------------------------------------------------------
@@ -97,20 +118,44 @@ def _train(
 ) -> None:
     quiet_torch()
     with waiting("building the network and opening the data"):
+        from laptime.measure.places import default_out
+        from laptime.train.launch import launched
         from laptime.train.session import train as train_here
     first = int(os.environ.get("RANK", "0")) == 0
-    with _Bar() as bar:
-        run = train_here(
-            resolved.config,
-            out=out,
-            resume=resume,
-            fold=fold,
-            watch=bar.watch if first else lambda _: None,
-            say=say if first else lambda _: None,
-            begin=bar.begin if first else lambda _: None,
-        )
+    place = out or default_out(resolved.config.name or "train")
+    left = Left(place)
+
+    def trained() -> Run:
+        with _Bar() as bar:
+            return train_here(
+                resolved.config,
+                out=place,
+                resume=resume,
+                fold=fold,
+                folder=resolved.path.parent,
+                watch=bar.watch if first else lambda _: None,
+                say=say if first else lambda _: None,
+                begin=bar.begin if first else lambda _: None,
+            )
+
+    if launched():
+        _as_rank(trained)
+        return
+    with ending(lambda: left.line if first else ""):
+        run = trained()
     if first:
         _show(run, every_layer, as_json)
+
+
+def _as_rank(trained: Callable[[], Run]) -> None:
+    """Train as one of several ranks. The launcher was told how that ended, and tells it to the user."""
+    try:
+        with redirect_stdout(sys.stderr):  # what a network prints must not spoil the launcher's answer
+            trained()
+    except KeyboardInterrupt as stop:
+        raise typer.Exit(status(stop)) from None
+    except Exception:
+        raise typer.Exit(1) from None
 
 
 class _Bar:
@@ -120,13 +165,11 @@ class _Bar:
         self._shown: Any = None
         self._tell: Tell | None = None
         self._words = ""
-        self._out: Path | None = None
 
     def __enter__(self) -> _Bar:
         return self
 
     def begin(self, training: Training) -> None:
-        self._out = training.out
         place = training.place
         say(f"{training.config.name or training.config.network.name}: device {place.device} ({place.why})")
         self._shown = progress("training", training.steps)
@@ -142,8 +185,6 @@ class _Bar:
     def __exit__(self, *error: Any) -> None:
         if self._shown is not None:
             self._shown.__exit__(*error)
-        if error[0] is not None and self._out is not None:
-            say(f"the run so far is in {self._out}; --resume --out {shlex.quote(str(self._out))} goes on")
 
 
 def _show(run: Run, every_layer: bool, as_json: bool) -> None:
@@ -157,7 +198,8 @@ def _show(run: Run, every_layer: bool, as_json: bool) -> None:
 
     terminal.show(found, terminal.console(), every_layer=every_layer)
     where = shlex.quote(str(run.path))
-    print(f"\nThe run is in {run.path}\n  laptime show {where}    laptime train … --resume --out {where}")
+    print(f"\n{learned(run, found)}")
+    print(f"The run is in {run.path}\n  laptime show {where}    laptime train … --resume --out {where}")
 
 
 # -- several ranks -------------------------------------------------------------------------------------------
@@ -183,11 +225,15 @@ def _launch(
 ) -> None:
     from laptime.measure.places import default_out
     from laptime.store import load
-    from laptime.train.launch import launch
 
+    quiet_torch()  # for the ranks, too
+    with waiting(f"starting {workers} ranks"):
+        from laptime.train.launch import launch
     place = out or default_out(resolved.config.name or "train")
-    quiet_torch()
-    launch([*_arguments(config, settings, place, resume=resume, fold=fold), "--json"], workers=workers)
+    left = Left(place)
+    words = _arguments(config, settings, place, resume=resume, fold=fold)
+    with ending(lambda: left.line):
+        launch(words, workers=workers, out=place, say=say)
     _show(load(place), every_layer, as_json)
 
 
@@ -212,8 +258,8 @@ def _experiment(
 
     place = out or default_out(resolved.config.name or "experiment")
     chosen = trials(place, repeat=repeat, sweeps=sweep, folds=folds, seed=resolved.config.train.seed)
-    for trial in chosen:
-        read_config(config, [*settings, *trial.settings])  # a wrong value is told before anything is trained
+    # A wrong value is told before anything is trained.
+    configs = [read_config(config, settings, trial.settings).config for trial in chosen]
 
     def command(trial: Trial, goes_on: bool) -> list[str]:
         words = _arguments(config, [*settings, *trial.settings], trial.out, resume=goes_on, fold=trial.fold)
@@ -222,22 +268,34 @@ def _experiment(
     def tell(trial: Trial, number: int, count: int) -> None:
         say(f"{number}/{count}  {trial.name}")
 
-    ended = conduct(chosen, command, resume=resume, tell=tell)
+    def left() -> str:
+        where = shlex.quote(str(place))
+        return f"the trials so far are in {place}; --resume --out {where} goes on" if place.is_dir() else ""
+
+    with ending(left, failed=False):
+        ended = conduct(chosen, command, configs=configs, workers=workers, resume=resume, say=say, tell=tell)
     _report(place, ended, as_json)
 
 
-def _report(place: Path, ended: list[Any], as_json: bool) -> None:
+def _report(place: Path, ended: list[Ended], as_json: bool) -> None:
     from laptime.report.experiment import results, table
+    from laptime.train.experiment import spreads
 
     found = results([(one.trial.name, one.status, one.trial.run()) for one in ended])
+    means = spreads(ended, found)
+    failed = [one for one in ended if one.status == "failed"]
     if as_json:
-        answer({"experiment": str(place), "trials": found})
+        told = [{"point": one.point, "trials": one.trials, **one.values} for one in means]
+        answer({"experiment": str(place), "trials": found, "spread": told})
     else:
         from laptime.report.terminal import console
 
-        console(sys.stdout).print(table(found))
-        print(f"\nThe runs are in {place}\n  laptime compare {shlex.quote(str(place))}/*")
-    failed = [one for one in ended if one.status == "failed"]
+        to = console(sys.stdout)
+        to.print(table(found, to.width), no_wrap=True, overflow="ignore", crop=False)
+        for one in means:
+            print(mean_line(one))
+        if len(failed) < len(ended):
+            print(f"\nThe runs are in {place}\n  {next_command(place, ended)}")
     if failed:
         raise TrainingError(
             f"{len(failed)} of {len(ended)} trials failed, the first of them {failed[0].trial.name}: "

@@ -11,7 +11,7 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LambdaLR
 from torch.utils.data import Dataset
 
-from laptime.errors import ConfigError
+from laptime.errors import ConfigError, LaptimeError
 from laptime.store.files import first_line
 from laptime.train import optimizers, target
 from laptime.train.config import Config
@@ -96,9 +96,12 @@ def build_network(config: Config, known: Entry | None, data: Data) -> nn.Module:
         options.setdefault("num_classes", len(data.classes))
     try:
         network = target.network(config.network.name, **options)
-    except (TypeError, ValueError) as error:
+    except LaptimeError:
+        raise
+    except Exception as error:  # torch's own at a size that is none, and what a network checks itself
+        given = ", ".join(f"network.options.{name}" for name in config.network.options) or "network.options"
         raise ConfigError(
-            f"network.options of {config.network.name} were not taken ({first_line(error)}); see its file"
+            f"{config.network.name} cannot be built with these options ({first_line(error)}); change {given}"
         ) from error
     if config.network.dropout is not None:
         for module in network.modules():

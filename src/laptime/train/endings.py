@@ -3,43 +3,46 @@
 from __future__ import annotations
 
 import signal
-import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from typing import Any
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 
 import torch
 
-from laptime.errors import TrainingError
+from laptime.errors import ConfigError, TrainingError
 from laptime.store.files import first_line
 from laptime.train.config import TrainConfig
+from laptime.train.objectives import Batch
+from laptime.train.stopping import STOPPING, Requests, hearing
 
 
 class Interruption:
-    """The first Ctrl-C asks to end after the running step; the second ends at once."""
+    """The first Ctrl-C or SIGTERM asks to end after the running step; the second ends at once."""
 
     def __init__(self, say: Callable[[str], None]) -> None:
-        self.asked = False
+        self._requests = Requests()
         self._say = say
 
-    @contextmanager
-    def awaited(self) -> Iterator[None]:
-        """Listen for it. Only a main thread hears signals."""
-        if threading.current_thread() is not threading.main_thread():
-            yield
+    @property
+    def asked(self) -> bool:
+        """Whether somebody has asked."""
+        return self._requests.times > 0
+
+    @property
+    def ending(self) -> KeyboardInterrupt:
+        """What to raise in answer."""
+        return self._requests.ending
+
+    def awaited(self) -> AbstractContextManager[None]:
+        """Listen for it."""
+        return hearing(self._heard)
+
+    def _heard(self, number: int) -> None:
+        if not self._requests.hear(number):
             return
-
-        def stop(number: int, frame: Any) -> None:
-            if self.asked:
-                raise KeyboardInterrupt
-            self.asked = True
-            self._say("stopping after this step; press Ctrl-C again to stop at once")
-
-        earlier = signal.signal(signal.SIGINT, stop)
-        try:
-            yield
-        finally:
-            signal.signal(signal.SIGINT, earlier)
+        if self._requests.times > 1:
+            raise self.ending
+        if number == signal.SIGINT:
+            self._say(STOPPING)
 
 
 def understood(error: RuntimeError, train: TrainConfig, device: torch.device) -> TrainingError | None:
@@ -57,3 +60,23 @@ def understood(error: RuntimeError, train: TrainConfig, device: torch.device) ->
             f"a loader worker died ({first_line(error)}); lower loader.workers, or give it more memory"
         )
     return None
+
+
+UNFIT = (RuntimeError, IndexError, ValueError, TypeError)
+"""What a network, or a loss after it, raises at a batch that it cannot take."""
+
+
+def does_not_fit(error: Exception, network: str, batch: Batch, classes: Sequence[str]) -> ConfigError:
+    """A network that fails on its very first batch was not made for such batches."""
+    shapes = [f"{'x'.join(map(str, one.shape))}" for one in batch if isinstance(one, torch.Tensor)]
+    given = f" of shape {shapes[0]}" if shapes else ""
+    said = first_line(error)
+    if isinstance(error, IndexError) and "out of bounds" in said and classes:
+        return ConfigError(
+            f"the data has {len(classes)} classes, and {network} gives scores for fewer ({said}); give it as "
+            "many outputs, by network.options where it takes them"
+        )
+    return ConfigError(
+        f"{network} fails on the first batch, an input{given} ({type(error).__name__}: {said}); change the "
+        "network or its network.options, or what data gives it"
+    )

@@ -11,7 +11,7 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from functools import cache, partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 from torch import Tensor, nn
@@ -22,10 +22,11 @@ from laptime.measure.recorder import Recorder, Resumed
 from laptime.record import Stage
 from laptime.store import Run
 from laptime.store.files import first_line
-from laptime.train import checkpoint
+from laptime.train import checkpoint, resuming
+from laptime.train.agreement import Agreement
 from laptime.train.build import Ready
 from laptime.train.config import Config
-from laptime.train.endings import Interruption, understood
+from laptime.train.endings import UNFIT, Interruption, does_not_fit, understood
 from laptime.train.exchange import Exchange, parallel
 from laptime.train.glance import Glance
 from laptime.train.objectives import Batch, Moment, Part, top_n
@@ -80,6 +81,8 @@ class Training:
         self._scaler = GradScaler(self._device.type, enabled=config.train.precision == "fp16")
         self._scheduled = config.schedule.name != "constant" or config.schedule.warmup_steps > 0
         self._interruption = Interruption(say)
+        self._agreement: Agreement | None = None
+        self._tried = False  # whether the network has taken a batch yet
         self._glance = Glance(self._device)
         self._exchange = Exchange(self._ranks.ranks, self._device)
         # The network as the recorder and validation see it, and as training calls it.
@@ -101,6 +104,11 @@ class Training:
     # -- the whole -------------------------------------------------------------------------------------------
 
     @property
+    def done(self) -> bool:
+        """Whether there is nothing left to do."""
+        return self._counts.step >= self.steps or self._counts.epoch >= self.config.train.epochs
+
+    @property
     def epoch_steps(self) -> int:
         """Training steps in an epoch."""
         return self._ready.batches.order.batches
@@ -117,12 +125,23 @@ class Training:
         self._exchange.recorder = recorder
         with self._interruption.awaited(), recorder:
             try:
-                self._epochs(recorder)
+                with self._agreed():
+                    self._epochs(recorder)
             except RuntimeError as error:
-                raise understood(error, self.config.train, self._device) or error from error
+                told = understood(error, self.config.train, self._device)
+                if told is None:
+                    raise
+                raise told from error
             finally:
                 self._finish(recorder)
         return recorder.run
+
+    def _agreed(self) -> AbstractContextManager[None]:
+        """Ranks stop together."""
+        if not self._ranks.several:
+            return nullcontext()
+        self._agreement = Agreement(self._ranks)
+        return self._agreement.open()
 
     def _recorder(self) -> Recorder:
         asked, counts = self.config.record, self._counts
@@ -162,7 +181,9 @@ class Training:
 
     def _epochs(self, recorder: Recorder) -> None:
         train = self.config.train
-        if not self._counts.attempt and self._ranks.several and not self._ranks.rank:
+        if self._counts.attempt:
+            recorder.update(config=self._document())  # what may have changed since
+        elif self._ranks.several and not self._ranks.rank:
             self._ranks.wait()
         if self._random is not None:
             checkpoint.set_random_states(self._random)
@@ -194,7 +215,7 @@ class Training:
         self._called.train()
         batches = self._between(self._ready.batches.epoch(counts.epoch, first=counts.batch), recorder)
         for batch in recorder.steps(batches, stage=Stage.TRAIN, epoch=counts.epoch):
-            part = self._step(batch)
+            part = self._step(batch) if self._tried else self._first_step(batch)
             self._log(recorder, part)
             counts.batch += 1
             counts.step += 1
@@ -208,19 +229,42 @@ class Training:
     def _between(self, batches: Iterator[Batch], recorder: Recorder) -> Iterator[Batch]:
         """The batches. Between two steps, when the books of the first are closed, a checkpoint may be due."""
         every, began = self.config.checkpoint.every_steps, self._counts.step
+        alone = self._agreement is None
         while True:
             step = self._counts.step
-            due = every and step % every == 0 and step > began
-            # Ranks hear of a Ctrl-C at different steps, and a checkpoint is made by all of them together.
-            if due or (self._interruption.asked and not self._ranks.several):
+            if alone and self._interruption.asked:
+                self._stop(recorder)
+            if every and step % every == 0 and step > began:
                 with recorder.account("host"):
                     self._save(recorder, None)
-            if self._interruption.asked:
-                raise KeyboardInterrupt
             batch = next(batches, None)
             if batch is None:
                 return
+            # Only where another step follows: at the end of an epoch all ranks validate first.
+            if not alone and not self._may_begin(step + 1):
+                self._stop(recorder)
             yield batch
+
+    def _may_begin(self, step: int) -> bool:
+        assert self._agreement is not None
+        return self._agreement.may_begin(step, asked=self._interruption.asked)
+
+    def _stop(self, recorder: Recorder) -> NoReturn:
+        with recorder.account("host"):
+            self._save(recorder, None)
+        raise self._interruption.ending
+
+    def _first_step(self, batch: Batch) -> Part:
+        """A step whose failure says that the network and the data do not go together."""
+        try:
+            part = self._step(batch)
+        except UNFIT as error:
+            if isinstance(error, RuntimeError) and understood(error, self.config.train, self._device):
+                raise
+            data, network = self._ready.data, self.config.network.name
+            raise does_not_fit(error, network, batch, data.classes) from error
+        self._tried = True
+        return part
 
     def _step(self, batch: Batch) -> Part:
         """One batch: each loss of the objective, its gradient, and its update if one is due."""
@@ -347,9 +391,24 @@ class Training:
             "counts": {name: getattr(counts, name) for name in Counts.__slots__},
             "random": self._ranks.gather(checkpoint.random_states()),
             "config": self.config.model_dump(mode="json"),
+            "facts": self._facts(),
+        }
+
+    def _facts(self) -> dict[str, Any]:
+        """What a step depends on beside the configuration."""
+        data = self._ready.data
+        return {
+            "workers": self._ranks.ranks,
+            "samples": self._ready.samples,
+            "classes": list(data.classes),
+            "fold": data.facts.get("fold"),
         }
 
     def _restore(self, state: dict[str, Any]) -> None:
+        known = {"workers": len(state.get("random", ()))} | state.get("facts", {})
+        resuming.refuse_if_changed(
+            self.out, resuming.changed(state.get("config", {}), self.config, known, self._facts())
+        )
         try:
             self._ready.network.load_state_dict(state["network"])
             for name, one in self._ready.optimizers.items():

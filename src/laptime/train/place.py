@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import resource
 from dataclasses import dataclass
 
@@ -40,6 +41,14 @@ def choose_device(asked: str | None, local: int = 0, locals: int = 1) -> tuple[t
     return device, "as asked"
 
 
+def share_of_threads(locals: int) -> tuple[int, str]:
+    """Threads of the CPU for each of several local ranks, and why: more of them than cores slow all down."""
+    if "OMP_NUM_THREADS" in os.environ:
+        return torch.get_num_threads(), "as OMP_NUM_THREADS says"
+    cores = torch.get_num_threads()
+    return max(1, cores // locals), f"{cores} core{'s' * (cores > 1)} shared by {locals} ranks"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Place:
     """A device that is set up."""
@@ -56,6 +65,9 @@ class Place:
         device, why = choose_device(asked, ranks.local, ranks.locals)
         if device.type == "cuda":
             torch.cuda.set_device(device)
+        if threads is None and device.type == "cpu" and ranks.locals > 1:
+            threads, share = share_of_threads(ranks.locals)
+            why = f"{why}; {threads} thread{'s' * (threads > 1)} a rank, {share}"
         if threads is not None:
             torch.set_num_threads(threads)
         if memory_limit is not None:

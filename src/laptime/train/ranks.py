@@ -50,7 +50,7 @@ class Ranks:
         cuda = device.type == "cuda"
         dist.init_process_group(
             "nccl" if cuda else "gloo",
-            store=self._store(),
+            store=self.store(),
             rank=self.rank,
             world_size=self.ranks,
             device_id=device if cuda else None,
@@ -60,19 +60,21 @@ class Ranks:
         finally:
             dist.destroy_process_group()
 
-    def _store(self) -> Any:
-        """Where ranks find each other. After a restart it still has the addresses of those that died.
+    def store(self, name: str = "ranks", *, first: bool = True) -> PrefixStore:
+        """Where ranks find each other; one that is not the `first` of a process is another line to the same.
 
-        Gloo took those for the living about every third time (torch 2.13), hence a name for each attempt.
+        After a restart it still has the addresses of those that died. Gloo took those for the living about
+        every third time (torch 2.13), hence a name for each attempt.
         """
         hosted = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"  # by the launcher
         store = TCPStore(
             os.environ["MASTER_ADDR"],
             int(os.environ["MASTER_PORT"]),
-            self.ranks,
-            is_master=self.rank == 0 and not hosted,
+            self.ranks if first else None,
+            is_master=first and self.rank == 0 and not hosted,
+            wait_for_workers=first,
         )
-        return PrefixStore(f"laptime-{self.restarts}", store)
+        return PrefixStore(f"laptime-{self.restarts}-{name}", store)
 
     def wait(self) -> None:
         """Until all have come here."""

@@ -7,16 +7,18 @@ from pathlib import Path
 
 from laptime.errors import ConfigError
 from laptime.measure.places import default_out
-from laptime.store import Run
-from laptime.train import checkpoint
+from laptime.store import Run, load
+from laptime.train import checkpoint, target
 from laptime.train.build import ready, wanted
 from laptime.train.config import Config, FolderData
 from laptime.train.data import Data, open_data
 from laptime.train.data.subset import folds
+from laptime.train.launch import telling
 from laptime.train.loop import Progress, Training
 from laptime.train.networks.registry import entry
 from laptime.train.place import Place
 from laptime.train.ranks import Ranks
+from laptime.train.stopping import end_with_parent
 
 
 def train(
@@ -25,26 +27,40 @@ def train(
     out: Path | None = None,
     resume: bool = False,
     fold: int | None = None,
+    folder: Path | None = None,
     watch: Callable[[Progress], None] = lambda _: None,
     say: Callable[[str], None] = lambda _: None,
     begin: Callable[[Training], None] = lambda _: None,
 ) -> Run:
-    """Train as configured. `fold` trains on all parts of the data but one, which is held out."""
+    """Train as configured. `fold` trains on all parts of the data but one, which is held out.
+
+    A network of the user's own is looked for in `folder`, the configuration's, then where the command was
+    given.
+    """
+    end_with_parent()
     ranks = Ranks.here()
-    place = Place.of(
-        config.train.device, ranks, threads=config.train.threads, memory_limit=config.train.memory_limit
-    )
-    with ranks.joined(place.device):
-        out = Path(ranks.gather(str(out or default_out(config.name or "train")))[0])
-        # A rank that died is started again with all the others, and they go on together.
-        again = resume or (ranks.restarts > 0 and (out / checkpoint.FOLDER / checkpoint.LAST).exists())
-        _bring(config, ranks, say)
-        data = None if fold is None else held_out(config, fold)
-        training = Training(config, ready(config, place, data), out=out, resume=again, watch=watch, say=say)
-        begin(training)
-        run = training.run()
-        ranks.wait()
-        return run
+    with telling(ranks.rank):
+        if ":" in config.network.name:
+            target.look_in(Path.cwd())
+            target.look_in(folder or Path.cwd())
+        place = Place.of(
+            config.train.device, ranks, threads=config.train.threads, memory_limit=config.train.memory_limit
+        )
+        with ranks.joined(place.device), telling(ranks.rank):
+            out = Path(ranks.gather(str(out or default_out(config.name or "train")))[0])
+            # A rank that died is started again with all the others, and they go on together.
+            again = resume or (ranks.restarts > 0 and (out / checkpoint.FOLDER / checkpoint.LAST).exists())
+            _bring(config, ranks, say)
+            data = None if fold is None else held_out(config, fold)
+            made = ready(config, place, data)
+            training = Training(config, made, out=out, resume=again, watch=watch, say=say)
+            if again and training.done and load(out).status == "finished":
+                say("the training is complete already; raise train.epochs or train.steps to go on")
+                return load(out)
+            begin(training)
+            run = training.run()
+            ranks.wait()
+            return run
 
 
 def _bring(config: Config, ranks: Ranks, say: Callable[[str], None]) -> None:

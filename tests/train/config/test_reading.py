@@ -213,3 +213,20 @@ def test_a_configuration_is_frozen(tmp_path):
 def test_reading_imports_no_torch_before_a_network_is_looked_up():
     code = "import sys, laptime.train.config.reading; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_where_there_is_a_comma_nothing_else_parts_a_list(tmp_path):
+    (tmp_path / "a.toml").write_text("network = 'alexnet'\n[data]\nkind = 'folder'\npath = '.'")
+    for text in ("cats and dogs, plain", "cats and dogs,plain,", '["cats and dogs", "plain"]'):
+        classes = read_config(tmp_path / "a.toml", [f"data.classes={text}"]).config.data.classes
+        assert classes == ("cats and dogs", "plain")
+    assert read_config(tmp_path / "a.toml", ["data.classes=cats dogs"]).config.data.classes == (
+        "cats",
+        "dogs",
+    )
+
+
+def test_a_list_in_xml_is_parted_by_its_commas(tmp_path):
+    text = f"<laptime><architecture>alexnet</architecture><data_location>{tmp_path}</data_location>"
+    (tmp_path / "a.xml").write_text(f"{text}<classes>cats and dogs, plain</classes></laptime>")
+    assert read_config(tmp_path / "a.xml").config.data.classes == ("cats and dogs", "plain")

@@ -89,7 +89,12 @@ WRONG = {
     "[validation]\nfolds = 4\nevery = 0": "validation.folds holds data out, and validation.every = 0 never looks at",
     "[validation]\nevery = 2\n[data]\nvalidation_samples = 0": "validation.every needs held-out data, and "
     "data.validation_samples is 0; raise it, or write every = 0",
-    "[data]\nsize = 64": "network.options.size is 32, and a sample of the data has 64; write data.size alike",
+    "[data]\nsize = 64": "network.options.size is 32, and a sample of the data has 64; write network.options.size = 64, "
+    "or data.size = 32",
+    "name = '../../escape'": "name is '../../escape', which is no folder's name; write one without slashes and leading",
+    "name = 'a/b'": "name is 'a/b', which is no folder's name",
+    "name = '.hidden'": "name is '.hidden', which is no folder's name",
+    "[train]\nthreads = 100000": "train.threads is 100000, and this machine has ",
     "[network.options]\nnum_classes = 3": "network.options.num_classes is 3, fewer than the 5 classes of the data",
     "[network.options]\nnum_classes = 'ten'": "network.options.num_classes is 'ten'; write a whole number of at least",
     "[network.options]\nhidden = 1979-05-27": "network.options.hidden is datetime.date(1979, 5, 27); write a number",
@@ -147,3 +152,24 @@ def test_a_wrong_configuration_of_another_network_says_what_to_change(text, tmp_
     answer = told(tmp_path, text)
     assert OTHERS[text] in answer
     assert "\n" not in answer
+
+
+SETTINGS = {
+    "record.kernels=1,x": "--set: record.kernels is [1, 'x'], which does not fit; write a list, each a whole number",
+    "record.kernels=5000": "--set: record.kernels has 5000, and the run has at most 6 steps, validation included, "
+    "numbered from 0; lower it",
+    "record.kernels=6": "at most 6 steps",
+}
+
+
+@pytest.mark.parametrize("setting", SETTINGS)
+def test_kernels_of_no_step_are_told(setting, tmp_path):
+    text = f"{ZENER}[data]\nsamples = 64\nvalidation_samples = 20\n[train]\nbatch = 16\nsteps = 2"
+    assert SETTINGS[setting] in told(tmp_path, text, setting)
+
+
+def test_kernels_of_a_step_that_there_may_be_are_taken(tmp_path):
+    (tmp_path / "a.toml").write_text(f"{ZENER}[train]\nsteps = 2")
+    assert read_config(tmp_path / "a.toml", ["record.kernels=5"]).config.record.kernels == (5,)
+    (tmp_path / "b.toml").write_text(FOLDER)
+    assert read_config(tmp_path / "b.toml", ["record.kernels=5000"]).config.record.kernels == (5000,)

@@ -89,6 +89,51 @@ def _loop(config: Config, network: Network, given: Collection[str]) -> Found:
         yield _problem(f"record.layers is {shown(layers)}, which divides no network; {hint}", "record.layers")
 
 
+def _threads(config: Config, network: Network, given: Collection[str]) -> Found:
+    """A thread has a stack of 8 MiB, and torch starts them all at once: very many end the process."""
+    asked, cores = config.train.threads, os.cpu_count() or 1
+    most = max(16, 4 * cores)
+    if asked is not None and asked > most:
+        text = (
+            f"train.threads is {asked}, and this machine has {cores} core{'s' * (cores > 1)}; write at most"
+        )
+        yield _problem(f"{text} {most}", "train.threads")
+
+
+def _name(config: Config, network: Network, given: Collection[str]) -> Found:
+    """A run's folder is called so, and lies in `runs/` and nowhere else."""
+    name = config.name
+    if name.startswith(".") or re.search(r"[/\\]", name) or not name.isprintable() or len(name) > 200:
+        text = f"name is {shown(name)}, which is no folder's name; write one without slashes and leading dots"
+        yield _problem(text, "name")
+
+
+def _kernels(config: Config, network: Network, given: Collection[str]) -> Found:
+    last, most = max(config.record.kernels, default=0), _most_steps(config)
+    if most is not None and last >= most:
+        text = (
+            f"record.kernels has {last}, and the run has at most {most} steps, validation included, "
+            "numbered from 0; lower it"
+        )
+        yield _problem(text, "record.kernels", "train.steps", "train.epochs")
+
+
+def _most_steps(config: Config) -> int | None:
+    """No run of this configuration has more steps, of training and validation; None where data decides."""
+    train = config.train
+    samples: int | None = getattr(config.data, "samples", None)
+    held: int | None = getattr(config.data, "validation_samples", None)
+    if config.validation.folds:
+        held = samples
+    if not config.validation.every:
+        held = 0
+    trained = train.steps if samples is None else train.epochs * -(-samples // train.batch)
+    if trained is None or held is None:
+        return None
+    trained = min(trained, train.steps or trained)
+    return trained + min(train.epochs, trained) * -(-held // train.batch)
+
+
 def _gpu() -> bool:
     import torch
 
@@ -169,8 +214,11 @@ def _shapes(config: Config, network: Network, given: Collection[str]) -> Found:
     for option, key, seen in (("size", "data.size", size), ("inputs", "data.shape", row)):
         built = config.network.options.get(option, network.options.get(option))
         if seen is not None and isinstance(built, int) and built != seen:
-            text = f"{fields.OPTIONS}.{option} is {built}, and a sample of the data has {seen}"
-            yield _problem(f"{text}; write {key} alike", f"{fields.OPTIONS}.{option}", key)
+            full = f"{fields.OPTIONS}.{option}"
+            text = f"{full} is {built}, and a sample of the data has {seen}; write {full} = {seen}"
+            if fields.find(key, data.kind) is not None:
+                text += f", or {key} = {built if option == 'size' else [built]}"
+            yield _problem(text, full, key)
     if network.of_the_zoo and not _goes_with(data.kind, network):
         text = (
             f"data.kind is {data.kind}, which {network.name} cannot take; write {network.data} or synthetic"
@@ -213,4 +261,4 @@ def _loss(config: Config, network: Network, given: Collection[str]) -> Found:
         yield _problem(f"{text}, or leave it out", "loss.name", "network.name")
 
 
-_CHECKS = (_without_meaning, _loop, _samples, _files, _classes, _shapes, _loss)
+_CHECKS = (_without_meaning, _name, _loop, _threads, _kernels, _samples, _files, _classes, _shapes, _loss)

@@ -5,9 +5,11 @@ from __future__ import annotations
 from typing import Any
 from xml.etree.ElementTree import Element
 
+from defusedxml import DefusedXmlException
 from defusedxml.ElementTree import fromstring
 
 from laptime.train.config.fields import OPTIONS, literal, sections, takes_several
+from laptime.train.config.settings import listed
 
 ROOTS = ("laptime", "experiment", "configuration", "config", "parameters")
 
@@ -50,7 +52,13 @@ _THESIS = {word.replace("_", ""): key for word, key in THESIS.items()}
 
 def from_xml(data: bytes) -> dict[str, Any]:
     """The document as a tree of tables and text. Entities and document types are refused."""
-    root: Element = fromstring(data, forbid_dtd=True)
+    try:
+        root: Element = fromstring(data, forbid_dtd=True)
+    except DefusedXmlException:
+        raise ValueError(
+            "it has a <!DOCTYPE …>, which can define entities, and they are not taken; leave it out and "
+            "write the values themselves"
+        ) from None
     if _plain(root.tag) not in ROOTS:
         raise ValueError(f"its outermost element is <{root.tag[:60]}>; put everything inside <laptime>")
     tree = _table(root, "")
@@ -88,7 +96,7 @@ def _value(inside: Element | str, path: str) -> Any:
     """Text, a list of items, or a table."""
     text = (inside if isinstance(inside, str) else inside.text or "").strip()
     if isinstance(inside, str) or not (len(inside) or inside.attrib):
-        return literal(text) if path.startswith(f"{OPTIONS}.") else text
+        return literal(text) if path.startswith(f"{OPTIONS}.") else listed(path, text)
     if takes_several(path):
         return [(item.text or "").strip() for item in inside]
     if text:

@@ -26,7 +26,7 @@ from laptime.train.config.problems import Problem, from_schema, refusal, shown, 
 from laptime.train.config.schema import Config
 from laptime.train.config.settings import full_key, read_setting
 
-SETTING = "--set"
+SETTING, SWEEP = "--set", "--sweep"
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,8 +49,11 @@ class Resolved:
     repeat: int | None = None  # what a file in the thesis' form asks for; `--repeat` goes before it
 
 
-def read_config(path: Path | str, settings: Sequence[str] = ()) -> Resolved:
-    """Read a TOML, YAML or XML file and set settings over it. A `ConfigError` says what to change."""
+def read_config(path: Path | str, settings: Sequence[str] = (), swept: Sequence[str] = ()) -> Resolved:
+    """Read a TOML, YAML or XML file and set settings over it. A `ConfigError` says what to change.
+
+    `swept` are the settings of one point of a sweep, which go over the others.
+    """
     path = Path(path)
     problems: list[Problem] = []
     tree = read_tree(path)
@@ -58,8 +61,9 @@ def read_config(path: Path | str, settings: Sequence[str] = ()) -> Resolved:
     given = {
         key: Given(value, str(path), path.parent) for key, value in _leaves(tree, str(path), problems).items()
     }
-    for text in settings:
-        given |= _set(*read_setting(text), SETTING, problems)
+    for option, texts in ((SETTING, settings), (SWEEP, swept)):
+        for text in texts:
+            given |= _set(*read_setting(text, option), option, problems)
     return _resolve(path, given, problems, repeat)
 
 
@@ -133,7 +137,7 @@ def _resolve(path: Path, given: dict[str, Given], problems: list[Problem], repea
     told += _others(found, told)
     values, found = _values(given, kind)
     told += found
-    values.setdefault("name", path.stem)
+    values.setdefault("name", path.stem.lstrip("."))
     config, found = _valid(values | ({"data.kind": kind} if kind else {}), kind)
     told += _others(found, told)
     if config is not None:
