@@ -8,10 +8,19 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
-__all__ = ["LightningCallback", "Run", "TrainerCallback", "__version__", "load", "record"]
+__all__ = [
+    "LightningCallback",
+    "Run",
+    "TrainerCallback",
+    "__version__",
+    "load",
+    "predict",
+    "record",
+    "workload",
+]
 
 if TYPE_CHECKING:
-    from laptime.api import Run, load, record
+    from laptime.api import Run, load, predict, record, workload
     from laptime.measure.trainers.lightning import LightningCallback
     from laptime.measure.trainers.transformers import TrainerCallback
 
@@ -35,10 +44,10 @@ def __dir__() -> list[str]:
 
 
 class _Laptime(ModuleType):
-    """`laptime.record` is the function, although a folder of values bears the same name.
+    """`record`, `predict` and `workload` are functions, although folders bear the same names.
 
-    Importing `laptime.record.…` makes Python set that folder as an attribute of this module; the property
-    keeps the function in its place.
+    Importing `laptime.record.…` makes Python set that folder as an attribute of this module; the properties
+    keep the functions in their place.
     """
 
     @property
@@ -47,6 +56,22 @@ class _Laptime(ModuleType):
 
     @record.setter
     def record(self, _: ModuleType) -> None:
+        pass
+
+    @property
+    def predict(self) -> Any:
+        return import_module("laptime.api").predict
+
+    @predict.setter
+    def predict(self, _: ModuleType) -> None:
+        pass
+
+    @property
+    def workload(self) -> Any:
+        return import_module("laptime.api").workload
+
+    @workload.setter
+    def workload(self, _: ModuleType) -> None:
         pass
 
 

@@ -1,8 +1,8 @@
-"""The public sentence: record a loop, load a run."""
+"""The public sentence: record a loop, load a run, predict a step elsewhere."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -10,12 +10,15 @@ from laptime.measure.places import default_out
 from laptime.store import Run, load
 
 if TYPE_CHECKING:
+    from laptime.hardware import Device
     from laptime.measure.arguments import Networks, Optimizers
     from laptime.measure.clocks import Clock
     from laptime.measure.division import Granularity
     from laptime.measure.recorder import Recorder
+    from laptime.predict.prediction import Prediction
+    from laptime.workload import Workload
 
-__all__ = ["Run", "default_out", "load", "record"]
+__all__ = ["Run", "default_out", "load", "predict", "record", "workload"]
 
 
 def record(
@@ -52,4 +55,86 @@ def record(
         kernels=kernels,
         config=config,
         clock=clock,
+    )
+
+
+def workload(
+    network: Any,
+    *,
+    input: Sequence[int] | None = None,
+    example: Any = None,
+    batch: int = 1,
+    precision: str = "fp32",
+    mode: str = "training",
+    optimizer: str = "momentum",
+    loss: Any = None,
+    layers: Granularity = "layer",
+    name: str = "",
+) -> Workload:
+    """What one step of a network asks of any machine, read off it without running or allocating it.
+
+    network    a module, on any device, also `meta`
+    input      the shape of one sample without the batch; or
+    example    a batch: tensors, or a tuple or dict of them
+    precision  "fp32" (torch's defaults: TF32 in convolutions), or autocast in "bf16" or "fp16"
+    mode       "training" or "inference"
+    loss       a function of (network, batch); by default cross-entropy on the first output
+    """
+    import torch
+
+    from laptime.errors import WorkloadError
+    from laptime.measure.division import Division
+    from laptime.workload.trace import trace
+
+    if (input is None) == (example is None):
+        raise WorkloadError("give the shape of one sample as input=(3, 224, 224), or a batch as example=")
+    if input is not None:
+        if batch < 1 or not all(isinstance(size, int) and size > 0 for size in input):
+            raise WorkloadError(f"batch {batch} of input {tuple(input)} holds nothing; give numbers above 0")
+        example = torch.empty((batch, *input), device="meta")
+    given = example if isinstance(example, tuple | list | dict) else (example,)
+    division = Division(network, granularity=layers, network=0, prefix="", first=0)
+    options = {} if loss is None else {"loss": loss}
+    return trace(
+        network,
+        given,
+        division=division,
+        precision=precision,
+        mode=mode,
+        optimizer=optimizer,
+        name=name,
+        **options,
+    )
+
+
+def predict(
+    subject: Any,
+    *,
+    device: str | Device = "h200",
+    samples: int | None = None,
+    epochs: int | None = None,
+    price_per_hour: float | None = None,
+    **options: Any,
+) -> Prediction:
+    """How long a step takes on a device that need not be here, layer by layer, and what memory it needs.
+
+    subject  a network, with the options of `workload`; a `Workload`, or the path of a saved one
+    device   a name of `laptime devices`, or a file of your own
+    samples, epochs, price_per_hour  for the whole training, its hours and its price
+    """
+    from laptime import hardware
+    from laptime.errors import PredictionError
+    from laptime.predict.predicting import predict as predict_workload
+    from laptime.workload import Workload
+
+    if isinstance(subject, str | Path):
+        subject = Workload.load(subject)
+    if isinstance(subject, Workload):
+        if options:
+            raise PredictionError(f"a workload has its {', '.join(options)} already; trace it anew to change")
+        asked = subject
+    else:
+        asked = workload(subject, **options)
+    return predict_workload(
+        asked, hardware.device(device), samples=samples, epochs=epochs, price_per_hour=price_per_hour
     )

@@ -154,3 +154,7 @@ class WorkloadError(LaptimeError):
 
 class CalibrationError(LaptimeError):
     """A calibration cannot be made or read."""
+
+
+class PredictionError(LaptimeError):
+    """A prediction was asked for that cannot be made."""

@@ -21,6 +21,7 @@ VERBS = (
     "export",
     "query",
     "doctor",
+    "devices",
     "data sync",
     "data zener",
 )

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+from zipfile import BadZipFile
 
 import numpy as np
 from numpy.typing import NDArray
@@ -85,7 +86,7 @@ class Calibration:
                 arrays = dict(file.items())
             head = json.loads(str(arrays.pop("head")))
             version = head["laptime_calibration"]
-        except (OSError, ValueError, KeyError) as error:
+        except (OSError, ValueError, KeyError, EOFError, BadZipFile, AttributeError) as error:
             raise CalibrationError(
                 f"{path} is no calibration ({error}); make one: laptime calibrate"
             ) from None

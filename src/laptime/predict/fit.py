@@ -73,6 +73,12 @@ def _grown(rows: Any, targets: Any) -> Forest:
     return _as_arrays(model)
 
 
+def _rounded_up(thresholds: Any) -> Any:
+    """In half the space. Thresholds are values of the sweep itself, which must stay on their left."""
+    small = thresholds.astype(np.float32)
+    return np.where(small < thresholds, np.nextafter(small, np.float32(np.inf)), small)
+
+
 def _as_arrays(model: Any) -> Forest:
     """The trees of scikit-learn's model; every leaf points at itself, so that all paths are equally long."""
     trees = [found[0].nodes for found in model._predictors]
@@ -89,7 +95,7 @@ def _as_arrays(model: Any) -> Forest:
     return Forest(
         start=float(np.ravel(model._baseline_prediction)[0]),
         feature=np.where(leaf, 0, table("feature_idx", np.int16)),
-        threshold=table("num_threshold", np.float32),
+        threshold=_rounded_up(table("num_threshold", np.float64)),
         left=np.where(leaf, itself, table("left", np.int16)),
         right=np.where(leaf, itself, table("right", np.int16)),
         value=np.where(leaf, table("value", np.float32), 0).astype(np.float32),

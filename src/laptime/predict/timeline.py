@@ -11,31 +11,35 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+STEPS = 4  # until the queue of one step runs into the next as it always will
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Played:
-    """Seconds: when the device ended each operation, counted from the start of the step."""
+    """A step among others like it, in seconds."""
 
-    ends: NDArray[np.float64]
-    busy_s: float
+    spans: NDArray[np.float64]  # what each operation adds to the step: its own time, and the wait before it
+    busy_s: float  # of the device
     host_s: float
 
     @property
     def step_s(self) -> float:
-        """Of a steady state, where one step follows the other: the longer of device and host."""
-        return float(max(self.ends[-1] if len(self.ends) else 0.0, self.host_s))
-
-    def spans(self) -> NDArray[np.float64]:
-        """What each operation adds to the step: its time, and the wait before it."""
-        return np.diff(self.ends, prepend=0.0)
+        """From the end of one step to the end of the next."""
+        return float(self.spans.sum())
 
 
-def play(device_us: Sequence[float], host_us: Sequence[float], *, ahead_us: float = 0.0) -> Played:
-    """The queue of a step. The host may be `ahead_us` into the step when the device begins with it."""
-    device = np.asarray(device_us, float)
-    handed = np.cumsum(np.asarray(host_us, float)) - ahead_us
+def play(device_us: Sequence[float], host_us: Sequence[float]) -> Played:
+    """The queue of a training: the host goes on to the next step while the device is still busy with this."""
+    once = np.asarray(device_us, float)
+    if not len(once):
+        return Played(spans=once, busy_s=0.0, host_s=0.0)
+    device = np.tile(once, STEPS)
+    handed = np.cumsum(np.tile(np.asarray(host_us, float), STEPS))
     # end[i] = max(end[i-1], handed[i]) + device[i], unrolled: the latest of all earlier hand-overs counts.
     before = np.concatenate([[0.0], np.cumsum(device)])
-    waited = np.maximum.accumulate(np.maximum(handed - before[:-1], 0.0)) if len(device) else device
-    ends = before[1:] + waited
-    return Played(ends=ends * 1e-6, busy_s=float(device.sum()) * 1e-6, host_s=float(np.sum(host_us)) * 1e-6)
+    ends = before[1:] + np.maximum.accumulate(handed - before[:-1])
+    return Played(
+        spans=np.diff(ends)[-len(once) :] * 1e-6,
+        busy_s=float(once.sum()) * 1e-6,
+        host_s=float(np.sum(host_us)) * 1e-6,
+    )

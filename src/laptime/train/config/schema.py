@@ -175,7 +175,7 @@ class TrainConfig(_Section):
     device: str | None = None
     """cpu, cuda or cuda:N; by default a GPU if there is one."""
     threads: PositiveInt | None = None
-    """Of the CPU; by default as many as torch chooses."""
+    """Of the CPU; by default as many as torch chooses, or each rank its share of the cores."""
     seed: Seed = 0
     """Of weights, order, augmentation and dropout."""
     memory_limit: Annotated[float, Field(gt=0)] | None = None

@@ -1,0 +1,99 @@
+"""From a workload and a device to a prediction."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+
+from laptime.errors import PredictionError
+from laptime.hardware import Device
+from laptime.predict.devices import calibration_for
+from laptime.predict.prediction import (
+    CONVOLUTION_BYTES,
+    LIBRARY_BYTES,
+    ROUNDING,
+    LayerTime,
+    Prediction,
+)
+from laptime.predict.timing import Step, predict_step
+from laptime.workload import Phase, Workload
+
+# The error that nine in ten predictions stay within (docs/prediction.md).
+CALIBRATED, CALIBRATED_HOST, DATA_SHEET = 0.12, 0.30, 0.40
+
+
+def predict(
+    workload: Workload,
+    device: Device,
+    *,
+    samples: int | None = None,
+    epochs: int | None = None,
+    price_per_hour: float | None = None,
+) -> Prediction:
+    """One device, one step after the other."""
+    for name, value in (("samples", samples), ("epochs", epochs), ("price_per_hour", price_per_hour)):
+        if value is not None and not value > 0:
+            raise PredictionError(f"{name} is {value}; give a number above 0")
+    calibration, measured = calibration_for(device)
+    step = predict_step(workload, calibration)
+    if not step.operations:
+        raise PredictionError(f"{workload.network} computes nothing; give a network with operations")
+    waits = step.step_s > 1.1 * step.played.busy_s
+    width = (CALIBRATED_HOST if waits else CALIBRATED) if measured else DATA_SHEET
+    peak = _peak_bytes(workload)
+    phases: dict[Phase, float] = defaultdict(float)
+    for one in step.operations:
+        phases[one.operation.phase] += one.span_s
+    return Prediction(
+        network=workload.network,
+        device=device.name,
+        batch=workload.batch,
+        precision=workload.precision,
+        mode=workload.mode,
+        step_s=step.step_s,
+        interval_s=(step.step_s * (1 - width), step.step_s * (1 + width)),
+        busy_s=step.played.busy_s,
+        host_s=step.played.host_s,
+        phases=dict(phases),
+        layer_times=_layers(workload, step),
+        bottleneck=_bottleneck(step),
+        uncovered=workload.uncovered,
+        peak_memory_bytes=peak,
+        reserved_memory_bytes=int(peak * ROUNDING),
+        device_memory_bytes=device.memory_bytes,
+        basis=f"calibration of {calibration.device}" if measured else "data sheet, shares of an H200",
+        samples=samples,
+        epochs=epochs,
+        price_per_hour=price_per_hour,
+        watts=device.tdp_w,
+    )
+
+
+def _peak_bytes(workload: Workload) -> int:
+    convolves = any(one.kind.startswith("convolution") for one in workload.operations)
+    return workload.memory.peak + LIBRARY_BYTES + (CONVOLUTION_BYTES if convolves else 0)
+
+
+def _layers(workload: Workload, step: Step) -> tuple[LayerTime, ...]:
+    found: dict[str, dict[Phase, float]] = {name: defaultdict(float) for name in workload.layers}
+    for one in step.operations:
+        found.setdefault(one.operation.layer, defaultdict(float))[one.operation.phase] += one.span_s
+    return tuple(
+        LayerTime(
+            layer=name,
+            forward_s=times[Phase.FORWARD] + times[Phase.LOSS],
+            backward_s=times[Phase.BACKWARD],
+            update_s=times[Phase.UPDATE],
+        )
+        for name, times in found.items()
+    )
+
+
+def _bottleneck(step: Step) -> str:
+    """What more of would shorten the step most."""
+    idle = 1 - step.played.busy_s / step.step_s
+    if idle > 0.2:
+        return f"the host: the device waits for it {idle:.0%} of the time; a larger batch costs little"
+    compute = sum(one.device_s for one in step.operations if one.operation.flops)
+    if compute > 0.5 * step.played.busy_s:
+        return f"matrix products and convolutions: {compute / step.played.busy_s:.0%} of the device's time"
+    return f"memory traffic: {1 - compute / step.played.busy_s:.0%} of the device's time"

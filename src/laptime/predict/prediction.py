@@ -1,0 +1,97 @@
+"""A predicted step in the shape of a measured one, and what follows from it: hours, memory, money, energy."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from laptime.workload import Phase
+
+GIB = 2.0**30
+# What torch keeps for cuBLAS (two workspaces of 32 MiB on a GPU with matrix units of the Hopper kind), and
+# what cuDNN's convolutions took beyond that in the median of 74 measured steps on an H200.
+LIBRARY_BYTES = 66 * 2**20
+CONVOLUTION_BYTES = 22 * 2**20
+ROUNDING = 1.08  # reserved over allocated: blocks that are free but of no use, as measured there
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LayerTime:
+    """Seconds of a layer in each phase of a step."""
+
+    layer: str
+    forward_s: float
+    backward_s: float
+    update_s: float
+
+    @property
+    def total_s(self) -> float:
+        """Of the whole step."""
+        return self.forward_s + self.backward_s + self.update_s
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prediction:
+    """How long a step takes on a device, and what it needs. All of it is predicted, nothing measured."""
+
+    network: str
+    device: str
+    batch: int
+    precision: str
+    mode: str
+    step_s: float
+    interval_s: tuple[float, float]  # nine in ten predictions of this kind were inside
+    busy_s: float  # of the device
+    host_s: float  # of the host, to hand the step's operations over
+    phases: Mapping[Phase, float]
+    layer_times: tuple[LayerTime, ...]
+    bottleneck: str
+    uncovered: Mapping[str, float]  # operations without a formula, and their share of the bytes
+    peak_memory_bytes: int  # what tensors allocate
+    reserved_memory_bytes: int  # with the allocator's rounding: what must fit
+    device_memory_bytes: float | None
+    basis: str  # what the times rest on
+    samples: int | None = None
+    epochs: int | None = None
+    price_per_hour: float | None = None
+    watts: float | None = None
+
+    def layers(self) -> tuple[LayerTime, ...]:
+        """In the order of their first calls; the loss has no name."""
+        return self.layer_times
+
+    @property
+    def samples_per_s(self) -> float:
+        """Throughput."""
+        return self.batch / self.step_s
+
+    @property
+    def fits(self) -> bool | None:
+        """Whether the device has the memory; None where its memory is not known."""
+        if self.device_memory_bytes is None:
+            return None
+        return self.reserved_memory_bytes <= self.device_memory_bytes
+
+    @property
+    def epoch_s(self) -> float | None:
+        """One pass over all samples."""
+        return None if self.samples is None else -(-self.samples // self.batch) * self.step_s
+
+    @property
+    def training_s(self) -> float | None:
+        """All epochs."""
+        return None if self.epoch_s is None or self.epochs is None else self.epoch_s * self.epochs
+
+    @property
+    def dollars(self) -> float | None:
+        """For the whole training."""
+        if self.training_s is None or self.price_per_hour is None:
+            return None
+        return self.training_s / 3600 * self.price_per_hour
+
+    @property
+    def kilowatt_hours(self) -> float | None:
+        """At the device's full power, for the whole training."""
+        if self.training_s is None or self.watts is None:
+            return None
+        return self.training_s / 3600 * self.watts / 1000

@@ -1,0 +1,99 @@
+"""How long each operation of a step takes on a device, and its host to hand it over."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from laptime.predict.calibration import Calibration
+from laptime.predict.features import BYTES, Work, of, work
+from laptime.predict.timeline import Played, play
+from laptime.workload import Operation, Phase, Workload
+
+# The host's time, on the machine of the H200 calibration (a 2.1 GHz core): what torch and Python need for an
+# operation, and for what a step does once: zero_grad, the optimizer, the loss.
+HOST_OPERATION_US = 27.0
+HOST_STEP_US = 600.0
+HOST_UPDATE_US = 250.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Timed:
+    """An operation with its predicted times, in seconds."""
+
+    operation: Operation
+    device_s: float
+    span_s: float  # what it adds to the step: its own time, and the wait for the host before it
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Step:
+    """A predicted step on one device."""
+
+    operations: tuple[Timed, ...]
+    played: Played
+
+    @property
+    def step_s(self) -> float:
+        """From one step to the next."""
+        return self.played.step_s
+
+
+def predict_step(workload: Workload, calibration: Calibration) -> Step:
+    """Play a step through: what the device works off while the host hands over."""
+    parts = [(one, list(_parts(one))) for one in workload.operations if one.phase is not Phase.UPDATE]
+    flat = [part for _, found in parts for part in found]
+    times = calibration.times_us(flat)
+    operations, device_us, host_us = [], [], []
+    at = 0
+    for one, found in parts:
+        operations.append(one)
+        device_us.append(float(times[at : at + len(found)].sum()))
+        host_us.append(_host_us(one, calibration))
+        at += len(found)
+    updates = [one for one in workload.operations if one.phase is Phase.UPDATE]
+    if updates:
+        whole = update_us(updates, calibration)
+        moved = sum(one.moved for one in updates) or 1
+        for index, one in enumerate(updates):
+            operations.append(one)
+            device_us.append(whole * one.moved / moved)  # allocated by bytes: torch updates all at once
+            host_us.append(HOST_UPDATE_US if index == 0 else 0.0)
+    if host_us:
+        host_us[0] += HOST_STEP_US
+    played = play(device_us, host_us)
+    timed = tuple(
+        Timed(operation=one, device_s=device * 1e-6, span_s=float(span))
+        for one, device, span in zip(operations, device_us, played.spans, strict=True)
+    )
+    return Step(operations=timed, played=played)
+
+
+def _parts(operation: Operation) -> Iterator[Work]:
+    """An operation as a GPU runs it: cuDNN leaves a convolution's bias to a kernel of its own."""
+    yield work(operation)
+    sizes, dtype = operation.sizes, operation.dtype
+    if operation.kind.startswith("convolution") and sizes.get("bias"):
+        outputs = sizes["n"] * sizes["o"] * sizes["places"]
+        size = outputs * BYTES.get(dtype, 4)
+        if operation.kind == "convolution":
+            yield of("elementwise", dtype, {"n": outputs, "broadcast": 1}, 2 * size)
+        else:
+            yield of("reduction", dtype, {"n": outputs, "o": sizes["o"], "inner": 1}, size)
+
+
+def _host_us(operation: Operation, calibration: Calibration) -> float:
+    if operation.kind.startswith("recurrent"):  # a kernel for each step of the sequence
+        return calibration.host_us.get(operation.kind, HOST_OPERATION_US)
+    return HOST_OPERATION_US
+
+
+def update_us(updates: Sequence[Operation], calibration: Calibration) -> float:
+    """The optimizer's kernels: passes over all parameters, and a share for every tensor of theirs."""
+    moved = sum(one.moved for one in updates)
+    tensors = sum(one.sizes["tensors"] for one in updates)
+    return moved / (calibration.bandwidth * UPDATE_SHARE) * 1e6 + tensors * UPDATE_TENSOR_US
+
+
+UPDATE_SHARE = 0.78  # of the bandwidth
+UPDATE_TENSOR_US = 0.6

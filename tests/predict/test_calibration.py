@@ -1,0 +1,87 @@
+"""Learned times of operations: near the roofline, saved without pickles, evaluated by numpy."""
+
+import numpy as np
+import pytest
+
+from laptime.errors import CalibrationError
+from laptime.predict.calibration import LAUNCH_US, Calibration
+from laptime.predict.features import of
+from laptime.predict.fit import fit
+from laptime.predict.sweep import Timed, read
+
+PEAKS = {"float32": 60e12, "tf32": 450e12, "bfloat16": 900e12}
+
+
+def product(m, k, n, dtype="float32"):
+    return of("mm", dtype, {"m": m, "k": k, "n": n}, 4 * (m * k + k * n + m * n))
+
+
+def swept(share, count=200):
+    """A device that reaches a share of its peak in matrix products."""
+    draw = np.random.default_rng(0)
+    for _ in range(count):
+        work = product(*(int(size) for size in 2 ** draw.integers(7, 13, 3)))
+        yield Timed(
+            name="mm", work=work, device_us=work.flops / (share * 60e12) * 1e6 + LAUNCH_US, host_us=20.0
+        )
+
+
+@pytest.fixture(scope="module")
+def calibration():
+    return fit(swept(0.5), device="mine", peaks=PEAKS, bandwidth=4.8e12, facts={"rows": 200})
+
+
+def test_what_a_sweep_shows_is_predicted_for_other_sizes(calibration):
+    works = [product(300, 700, 900), product(5000, 1000, 2000), product(1500, 1500, 1500)]
+    expected = [work.flops / 30e12 * 1e6 + LAUNCH_US for work in works]
+    assert calibration.times_us(works) == pytest.approx(expected, rel=0.15)
+
+
+def test_far_outside_of_the_sweep_it_stays_near_the_roofline(calibration):
+    work = product(100_000, 100_000, 100_000)
+    assert calibration.times_us([work])[0] == pytest.approx(2 * calibration.bound_us(work), rel=0.2)
+
+
+def test_a_kind_without_a_model_takes_its_bound(calibration):
+    work = of("softmax", "float32", {"r": 1000, "d": 1000}, 8_000_000)
+    assert calibration.times_us([work])[0] == calibration.bound_us(work)
+
+
+def test_a_saved_calibration_gives_the_same_times(calibration, tmp_path):
+    calibration.save(tmp_path / "mine.npz")
+    again = Calibration.load(tmp_path / "mine.npz")
+    works = [product(300, 700, 900), product(64, 64, 64)]
+    assert again.times_us(works).tolist() == calibration.times_us(works).tolist()
+    assert (again.device, again.facts, again.host_us) == ("mine", {"rows": 200}, {"mm": 20.0})
+
+
+@pytest.mark.parametrize("content", [b"", b"PK\x03\x04", b"\x93NUMPY", b"{}"])
+def test_a_file_that_is_no_calibration_is_told_in_one_line(content, tmp_path):
+    (tmp_path / "mine.npz").write_bytes(content)
+    with pytest.raises(CalibrationError) as told:
+        Calibration.load(tmp_path / "mine.npz")
+    assert "\n" not in str(told.value)
+
+
+def test_trees_in_numpy_are_those_of_scikit_learn():
+    from sklearn.ensemble import HistGradientBoostingRegressor
+
+    from laptime.predict.fit import _as_arrays
+
+    draw = np.random.default_rng(1)
+    rows = draw.normal(size=(500, 5))
+    model = HistGradientBoostingRegressor(max_iter=40).fit(rows, rows[:, 0] * rows[:, 1])
+    assert _as_arrays(model)(rows) == pytest.approx(model.predict(rows), rel=1e-4, abs=1e-4)
+
+
+def test_a_sweep_is_read_from_its_file(tmp_path):
+    file = tmp_path / "ops.csv"
+    file.write_text(
+        "op,dtype,shape,flops,bytes_in,bytes_out,device_us,host_us\n"
+        "convolution,float32,n8 c256 h8 o32 k5 s1 p2 g1,209715200,1343488,65536,25.44,34.36\n"
+        "max_pool,bfloat16,n8 c224 h17 k3 s1,0,1,1,36.0,17.8\n"
+        "relu,float32,n77701,0,310804,310804,2.75,13.7\n"
+    )
+    found = list(read(file))
+    assert [one.work.kind for one in found] == ["convolution", "pool", "elementwise"]
+    assert found[0].work.flops == 209715200
