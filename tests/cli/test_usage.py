@@ -22,6 +22,7 @@ VERBS = (
     "query",
     "doctor",
     "devices",
+    "predict",
     "data sync",
     "data zener",
 )

@@ -17,6 +17,7 @@ from laptime.cli.devices import devices
 from laptime.cli.doctor import doctor
 from laptime.cli.export import export
 from laptime.cli.outcome import Commands, forgive_encoding
+from laptime.cli.predict import predict
 from laptime.cli.profile import profile
 from laptime.cli.query import query
 from laptime.cli.run import run
@@ -45,6 +46,7 @@ _VERBS: dict[Callable[..., None], str] = {
     collect: "a run from saved profiler traces or a training log",
     export: "recorded runs as CSV, or as a trace for Perfetto",
     query: "SQL over many runs",
+    predict: "a training step on machines that are not here: time, memory, money",
     devices: "what is known of machines, and from where",
     doctor: "check this machine and its settings",
 }

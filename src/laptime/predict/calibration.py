@@ -41,19 +41,26 @@ class Calibration:
         peak = self.peaks.get(name, self.peaks["float32"])
         return max(work.flops / peak, work.bytes / self.bandwidth) * 1e6 + LAUNCH_US
 
-    def times_us(self, works: Sequence[Work]) -> NDArray[np.float64]:
-        """Microseconds on the device for each."""
-        models = [self._model(one) for one in works]
-        times = np.array([self._bound_us(one, key[1]) for one, key in zip(works, models, strict=True)])
+    def times_us(
+        self, works: Sequence[Work], factors: NDArray[np.float64] | None = None
+    ) -> NDArray[np.float64]:
+        """Microseconds on the device for each; `factors` may have been found before."""
+        bounds = [self._bound_us(one, self._model(one)[1]) for one in works]
+        found = self.factors(works) if factors is None else factors
+        return np.array(bounds) * found
+
+    def factors(self, works: Sequence[Work]) -> NDArray[np.float64]:
+        """How much longer than its bound each takes: a matter of shapes, so good for other devices too."""
+        found = np.ones(len(works))
         groups: dict[tuple[str, str], list[int]] = {}
-        for index, key in enumerate(models):
-            groups.setdefault(key, []).append(index)
+        for index, one in enumerate(works):
+            groups.setdefault(self._model(one), []).append(index)
         for key, indices in groups.items():
             forest = self.forests.get(key)
             if forest is not None:
                 rows = np.array([works[index].vector for index in indices])
-                times[indices] *= np.exp(forest(rows))
-        return times
+                found[indices] = np.exp(forest(rows))
+        return found
 
     def _model(self, work: Work) -> tuple[str, str]:
         """The model of its kind and type; of another type, or of a like kind, where that is all there is."""

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Sequence
+from typing import Any
 
 from laptime.errors import PredictionError
 from laptime.hardware import Device
@@ -14,29 +16,54 @@ from laptime.predict.prediction import (
     LayerTime,
     Prediction,
 )
-from laptime.predict.timing import Step, predict_step
+from laptime.predict.timing import Prepared, Step, predict_step, prepare
 from laptime.workload import Phase, Workload
 
 # The error that nine in ten predictions stay within (docs/prediction.md).
 CALIBRATED, CALIBRATED_HOST, DATA_SHEET = 0.12, 0.30, 0.40
+BY_DATA_SHEET = "data sheet, shares of an H200 (not evaluated yet)"
 
 
-def predict(
+def predict(workload: Workload, device: Device, **training: Any) -> Prediction:
+    """One device, one step after the other. `training`: samples, epochs and price_per_hour."""
+    return predict_all(workload, [device], **training)[0]
+
+
+def predict_all(
     workload: Workload,
-    device: Device,
+    devices: Sequence[Device],
     *,
     samples: int | None = None,
     epochs: int | None = None,
     price_per_hour: float | None = None,
-) -> Prediction:
-    """One device, one step after the other."""
+) -> list[Prediction]:
+    """The same step on each of several devices."""
     for name, value in (("samples", samples), ("epochs", epochs), ("price_per_hour", price_per_hour)):
         if value is not None and not value > 0:
             raise PredictionError(f"{name} is {value}; give a number above 0")
-    calibration, measured = calibration_for(device)
-    step = predict_step(workload, calibration)
-    if not step.operations:
+    if not workload.operations:
         raise PredictionError(f"{workload.network} computes nothing; give a network with operations")
+    prepared: dict[int, Prepared] = {}  # by the models that devices share
+    found = []
+    for device in devices:
+        calibration, measured = calibration_for(device)
+        key = id(calibration.forests)
+        if key not in prepared:
+            prepared[key] = prepare(workload, calibration)
+        step = predict_step(prepared[key], calibration)
+        found.append(_prediction(workload, device, step, measured, samples, epochs, price_per_hour))
+    return found
+
+
+def _prediction(
+    workload: Workload,
+    device: Device,
+    step: Step,
+    measured: bool,
+    samples: int | None,
+    epochs: int | None,
+    price_per_hour: float | None,
+) -> Prediction:
     waits = step.step_s > 1.1 * step.played.busy_s
     width = (CALIBRATED_HOST if waits else CALIBRATED) if measured else DATA_SHEET
     peak = _peak_bytes(workload)
@@ -60,7 +87,9 @@ def predict(
         peak_memory_bytes=peak,
         reserved_memory_bytes=int(peak * ROUNDING),
         device_memory_bytes=device.memory_bytes,
-        basis=f"calibration of {calibration.device}" if measured else "data sheet, shares of an H200",
+        basis=f"calibration of {device.name}"
+        if measured
+        else "data sheet, shares of an H200 (not evaluated yet)",
         samples=samples,
         epochs=epochs,
         price_per_hour=price_per_hour,

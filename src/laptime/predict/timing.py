@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+import numpy as np
+from numpy.typing import NDArray
+
 from laptime.predict.calibration import Calibration
 from laptime.predict.features import BYTES, Work, of, work
 from laptime.predict.timeline import Played, play
@@ -39,19 +42,39 @@ class Step:
         return self.played.step_s
 
 
-def predict_step(workload: Workload, calibration: Calibration) -> Step:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prepared:
+    """A workload as kernels, with how far each stays behind its bound: the same for every device."""
+
+    workload: Workload
+    kernels: tuple[tuple[Operation, int], ...]  # with their number, in the order of the step
+    works: tuple[Work, ...]
+    factors: NDArray[np.float64]
+
+
+def prepare(workload: Workload, calibration: Calibration) -> Prepared:
+    """The part of a prediction that takes long, and that devices without a calibration share."""
+    parts = [(one, tuple(_parts(one))) for one in workload.operations if one.phase is not Phase.UPDATE]
+    works = tuple(part for _, found in parts for part in found)
+    return Prepared(
+        workload=workload,
+        kernels=tuple((one, len(found)) for one, found in parts),
+        works=works,
+        factors=calibration.factors(works),
+    )
+
+
+def predict_step(prepared: Prepared, calibration: Calibration) -> Step:
     """Play a step through: what the device works off while the host hands over."""
-    parts = [(one, list(_parts(one))) for one in workload.operations if one.phase is not Phase.UPDATE]
-    flat = [part for _, found in parts for part in found]
-    times = calibration.times_us(flat)
+    times = calibration.times_us(prepared.works, prepared.factors)
     operations, device_us, host_us = [], [], []
     at = 0
-    for one, found in parts:
+    for one, count in prepared.kernels:
         operations.append(one)
-        device_us.append(float(times[at : at + len(found)].sum()))
+        device_us.append(float(times[at : at + count].sum()))
         host_us.append(_host_us(one, calibration))
-        at += len(found)
-    updates = [one for one in workload.operations if one.phase is Phase.UPDATE]
+        at += count
+    updates = [one for one in prepared.workload.operations if one.phase is Phase.UPDATE]
     if updates:
         whole = update_us(updates, calibration)
         moved = sum(one.moved for one in updates) or 1
