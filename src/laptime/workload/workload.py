@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -72,28 +71,23 @@ class Workload:
                 found[one.name] = found.get(one.name, 0.0) + one.moved / whole
         return dict(sorted(found.items(), key=lambda pair: -pair[1]))
 
-    def save(self, path: str | Path) -> None:
-        """Write it as JSON."""
-        document = {
+    def document(self) -> dict[str, Any]:
+        """As JSON takes it."""
+        return {
             "laptime_workload": VERSION,
             **{name: getattr(self, name) for name in self.__slots__},
             "operations": [one.document() for one in self.operations],
             "memory": asdict(self.memory),
         }
-        Path(path).write_text(json.dumps(document), encoding="utf-8")
 
     @classmethod
-    def load(cls, path: str | Path) -> Workload:
-        """Read what `save` wrote."""
-        try:
-            document: Mapping[str, Any] = json.loads(Path(path).read_text(encoding="utf-8"))
-            version = document["laptime_workload"]
-        except OSError as error:
-            raise WorkloadError(f"{path} cannot be read ({error.strerror}); give a saved workload") from None
-        except (ValueError, KeyError, TypeError):
-            raise WorkloadError(f"{path} is no workload; save one with Workload.save") from None
+    def of(cls, document: Any, where: str = "it") -> Workload:
+        """From what `document` gave; `where` it came from, for whoever has to mend it."""
+        if not isinstance(document, dict) or "laptime_workload" not in document:
+            raise WorkloadError(f"{where} is no workload; save one with Workload.save")
+        version = document["laptime_workload"]
         if version != VERSION:
-            raise WorkloadError(f"{path} has version {version}, this laptime reads {VERSION}; trace it anew")
+            raise WorkloadError(f"{where} has version {version}, this laptime reads {VERSION}; trace it anew")
         try:
             fields = {name: document[name] for name in cls.__slots__}
             return cls(
@@ -105,7 +99,22 @@ class Workload:
                 }
             )
         except (KeyError, TypeError, ValueError) as error:
-            raise WorkloadError(f"{path} is damaged ({error}); trace it anew") from None
+            raise WorkloadError(f"{where} is damaged ({error}); trace it anew") from None
+
+    def save(self, path: str | Path) -> None:
+        """Write it as JSON."""
+        Path(path).write_text(json.dumps(self.document()), encoding="utf-8")
+
+    @classmethod
+    def load(cls, path: str | Path) -> Workload:
+        """Read what `save` wrote."""
+        try:
+            document = json.loads(Path(path).read_text(encoding="utf-8"))
+        except OSError as error:
+            raise WorkloadError(f"{path} cannot be read ({error.strerror}); give a saved workload") from None
+        except ValueError:
+            raise WorkloadError(f"{path} is no workload; save one with Workload.save") from None
+        return cls.of(document, str(path))
 
     def renamed(self, network: str) -> Workload:
         """The same under another name."""

@@ -1,0 +1,172 @@
+"""The error of predictions: `python -m benchmarks.prediction REFERENCE [--rows] [--trace]`.
+
+REFERENCE is the folder of measurements. So far: training steps on the H200 (`h200_measured.csv`), predicted
+from single operations (`h200_ops.csv`) alone; no network was fitted to. The networks were read once, with
+`--trace` (it needs torchvision and transformers), and are kept beside this file.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import gzip
+import itertools
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from laptime.hardware import device
+from laptime.predict.predicting import predict
+from laptime.predict.prediction import Prediction
+from laptime.workload import Workload
+
+KEPT = Path(__file__).parent / "workloads" / "h200_measured.jsonl.gz"
+GPU_BOUND = 0.9  # of the step the device is busy
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    """A measured step and its prediction."""
+
+    label: str
+    family: str
+    precision: str
+    step_ms: float
+    peak_mib: float
+    predicted: Prediction
+
+    @property
+    def error(self) -> float:
+        """Of the time."""
+        return self.predicted.step_s * 1e3 / self.step_ms - 1
+
+    @property
+    def memory_error(self) -> float:
+        """Of the peak."""
+        return self.predicted.peak_memory_bytes / 2**20 / self.peak_mib - 1
+
+    @property
+    def gpu_bound(self) -> bool:
+        """By the prediction, which is all that a user has."""
+        return self.predicted.busy_s > GPU_BOUND * self.predicted.step_s
+
+
+def measured(folder: Path) -> list[dict[str, str]]:
+    """The rows of the H200."""
+    with open(folder / "h200_measured.csv", newline="", encoding="utf-8") as file:
+        return list(csv.DictReader(file))
+
+
+def label(row: dict[str, str]) -> str:
+    """A name for a row."""
+    return f"{row['model']}-{row['batch']}-{row['precision']}"
+
+
+def rows(folder: Path) -> Iterator[Row]:
+    """Every measured step with its prediction."""
+    with gzip.open(KEPT, "rt", encoding="utf-8") as file:
+        kept = {one["label"]: one["workload"] for one in map(json.loads, file)}
+    for row in measured(folder):
+        workload = Workload.of(kept[label(row)])
+        yield Row(
+            label=label(row),
+            family="resnet" if row["family"] == "wide" else row["family"],
+            precision=row["precision"],
+            step_ms=float(row["step_ms"]),
+            peak_mib=float(row["peak_alloc_mib"]),
+            predicted=predict(workload, device("h200")),
+        )
+
+
+def summary(errors: list[float]) -> str:
+    """Mean, median, p90 and worst of the absolute errors."""
+    found = np.abs(errors) * 100
+    figures = found.mean(), np.median(found), np.quantile(found, 0.9), found.max()
+    return " | ".join([str(len(found)), *(f"{one:.1f}" for one in figures)])
+
+
+def table(found: list[Row]) -> list[str]:
+    """The error table."""
+    made = ["| case | rows | mean % | median | p90 | worst |", "| --- | ---: | ---: | ---: | ---: | ---: |"]
+    for precision in ("fp32", "bf16"):
+        mine = [one for one in found if one.precision == precision]
+        made.append(f"| step, {precision} | {summary([one.error for one in mine])} |")
+        bound = [one.error for one in mine if one.gpu_bound]
+        made.append(f"| … GPU-bound | {summary(bound)} |")
+    made.append(f"| peak memory | {summary([one.memory_error for one in found])} |")
+    low = min(one.memory_error for one in found)
+    made.append(f"\nThe peak that was predicted furthest too low: {low * 100:.1f} %.")
+    worst = sorted(found, key=lambda one: -abs(one.error))[:10]
+    made.append("Worst ten: " + ", ".join(f"{one.label} {one.error * 100:+.0f} %" for one in worst) + ".")
+    return made
+
+
+def trace_all(folder: Path) -> None:
+    """Read every network of the measurements anew."""
+    KEPT.parent.mkdir(exist_ok=True)
+    with gzip.open(KEPT, "wt", encoding="utf-8") as file:
+        for row in measured(folder):
+            workload = _traced(row["model"], int(row["batch"]), row["precision"])
+            file.write(json.dumps({"label": label(row), "workload": workload.document()}) + "\n")
+            print(label(row), flush=True)
+
+
+def _traced(model: str, batch: int, precision: str) -> Workload:
+    import torch
+    from torch import nn
+
+    from laptime.api import workload
+
+    class Words(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.embed = nn.Embedding(10_000, 512)
+            self.lstm = nn.LSTM(512, 512, 2, batch_first=True)
+            self.out = nn.Linear(512, 10_000)
+
+        def forward(self, ids: Any) -> Any:
+            return self.out(self.lstm(self.embed(ids))[0])
+
+    with torch.device("meta"):
+        ids = torch.zeros(batch, 128 if model == "bert_base" else 64, dtype=torch.long)
+        if model == "bert_base":
+            import transformers
+
+            network: Any = transformers.BertForMaskedLM(transformers.BertConfig())
+            example: Any = {"input_ids": ids, "labels": ids}
+        elif model == "lstm_2x512":
+            network, example = Words(), (ids,)
+        elif model == "fcn_5x2048":
+            pairs = itertools.pairwise([512, 2048, 2048, 2048, 2048, 2048])
+            hidden = [part for a, b in pairs for part in (nn.Linear(a, b), nn.ReLU())]
+            network, example = nn.Sequential(*hidden, nn.Linear(2048, 1000)), (torch.zeros(batch, 512),)
+        else:
+            import torchvision
+
+            network, example = getattr(torchvision.models, model)(), (torch.zeros(batch, 3, 224, 224),)
+    return workload(network, example=example, precision=precision, name=model)
+
+
+def main() -> None:
+    """Print the table."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("reference", type=Path)
+    parser.add_argument("--rows", action="store_true", help="every row")
+    parser.add_argument("--trace", action="store_true", help="read the networks anew first")
+    options = parser.parse_args()
+    if options.trace:
+        trace_all(options.reference)
+    found = list(rows(options.reference))
+    if options.rows:
+        for one in found:
+            times = f"{one.step_ms:8.2f} {one.predicted.step_s * 1e3:8.2f} ms {one.error:+7.1%}"
+            print(f"{one.label:32} {times}  memory {one.memory_error:+6.1%}")
+    print("\n".join(table(found)))
+
+
+if __name__ == "__main__":
+    main()
