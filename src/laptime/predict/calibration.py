@@ -89,7 +89,7 @@ class Calibration:
     def load(cls, path: str | Path) -> Calibration:
         """Read what `save` wrote."""
         try:
-            with np.load(path, allow_pickle=False) as file:
+            with open(path, "rb") as raw, np.load(raw, allow_pickle=False) as file:
                 arrays = dict(file.items())
             head = json.loads(str(arrays.pop("head")))
             version = head["laptime_calibration"]

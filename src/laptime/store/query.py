@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import time
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -20,7 +21,7 @@ from laptime.store.schema import TABLES, TableSchema
 if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection
 
-_RETRIES = 3  # a part can be merged away between listing and reading
+_RETRIES = 20  # a part can be merged away between listing and reading, again and again on a busy machine
 _RUN_COLUMNS = ("id", "path", "status", "created", "config", "environment", "summary")
 
 
@@ -56,6 +57,7 @@ def query(sql: str, runs: Path | str | Sequence[Path | str]) -> Answer:
             except duckdb.Error as error:
                 if isinstance(error, duckdb.IOException) and retries:
                     retries -= 1  # a part may have been merged away since it was listed
+                    time.sleep(0.01)
                     continue
                 # Otherwise the SQL is wrong, or a part is damaged where its footer does not show it.
                 found = {} if isinstance(error, wrong_sql) else _damaged(loaded)
