@@ -408,3 +408,11 @@ def _noted(batches, picked):
     for batch in batches:
         picked.append(batch)
         yield batch
+
+
+def test_the_best_loss_so_far_is_known_after_a_resume(tmp_path):
+    training(tmp_path / "run").run()
+    states = [checkpoint.load(tmp_path / "run" / "checkpoint" / name) for name in ("last.pt", "best.pt")]
+    best = {state["counts"]["best"] for state in states}
+    assert len(best) == 1
+    assert best.pop() < float("inf")

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cache, partial
 from pathlib import Path
 from typing import Any, NoReturn
@@ -22,13 +22,14 @@ from laptime.measure.recorder import Recorder, Resumed
 from laptime.record import Stage
 from laptime.store import Run
 from laptime.store.files import first_line
-from laptime.train import checkpoint, resuming
+from laptime.train import checkpoint
 from laptime.train.agreement import Agreement
 from laptime.train.build import Ready
 from laptime.train.config import Config
 from laptime.train.endings import UNFIT, Interruption, does_not_fit, understood
 from laptime.train.exchange import Exchange, parallel
 from laptime.train.glance import Glance
+from laptime.train.kept import Counts, Kept
 from laptime.train.objectives import Batch, Moment, Part, top_n
 from laptime.train.place import Place
 
@@ -45,20 +46,6 @@ class Progress:
     epoch: int
     epochs: int
     loss: float | None  # of this step or a little earlier; None where the device has not told yet
-
-
-@dataclass(slots=True)
-class Counts:
-    """Where the training is."""
-
-    epoch: int = 0
-    batch: int = 0  # batches of this epoch that are done
-    step: int = 0  # training steps since the start
-    recorded: int = 0  # steps of the run, validation included
-    updates: int = 0
-    elapsed_s: float = 0.0
-    attempt: int = 0
-    best: float = float("inf")
 
 
 class Training:
@@ -93,8 +80,10 @@ class Training:
         if self._ranks.several:
             self._called = parallel(self._network, self._exchange, self._device, groups=len(ready.optimizers))
         self._random: dict[str, Any] | None = None
+        self._kept = Kept(config=config, ready=ready, scaler=self._scaler)
         if resume:
-            self._restore(checkpoint.load(out / checkpoint.FOLDER / checkpoint.LAST))
+            found = checkpoint.load(out / checkpoint.FOLDER / checkpoint.LAST)
+            self._counts, self._random = self._kept.restore(found, out)
 
     @property
     def place(self) -> Place:
@@ -382,61 +371,22 @@ class Training:
 
     def state(self) -> dict[str, Any]:
         """Everything that the next step depends on."""
-        counts = replace(self._counts, attempt=self._counts.attempt + 1)
-        return {
-            "network": self._ready.network.state_dict(),
-            "optimizers": {name: one.state_dict() for name, one in self._ready.optimizers.items()},
-            "schedules": {name: one.state_dict() for name, one in self._ready.schedules.items()},
-            "scaler": self._scaler.state_dict(),
-            "counts": {name: getattr(counts, name) for name in Counts.__slots__},
-            "random": self._ranks.gather(checkpoint.random_states()),
-            "config": self.config.model_dump(mode="json"),
-            "facts": self._facts(),
-        }
-
-    def _facts(self) -> dict[str, Any]:
-        """What a step depends on beside the configuration."""
-        data = self._ready.data
-        return {
-            "workers": self._ranks.ranks,
-            "samples": self._ready.samples,
-            "classes": list(data.classes),
-            "fold": data.facts.get("fold"),
-        }
-
-    def _restore(self, state: dict[str, Any]) -> None:
-        known = {"workers": len(state.get("random", ()))} | state.get("facts", {})
-        resuming.refuse_if_changed(
-            self.out, resuming.changed(state.get("config", {}), self.config, known, self._facts())
-        )
-        try:
-            self._ready.network.load_state_dict(state["network"])
-            for name, one in self._ready.optimizers.items():
-                one.load_state_dict(state["optimizers"][name])
-            for name, schedule in self._ready.schedules.items():
-                schedule.load_state_dict(state["schedules"][name])
-            self._scaler.load_state_dict(state["scaler"])
-            self._counts = Counts(**state["counts"])
-            states = state["random"]
-            self._random = states[self._ranks.rank] if self._ranks.rank < len(states) else None
-        except (KeyError, ValueError, RuntimeError, TypeError) as error:
-            raise TrainingError(
-                f"the checkpoint does not fit this configuration ({first_line(error)}); "
-                "use the configuration it was made with, or start without --resume"
-            ) from error
+        return self._kept.collect(self._counts)
 
     def _save(self, recorder: Recorder, loss: float | None) -> None:
         """Write the state; a disk that is full is told once, and the training goes on."""
         recorder.flush()  # what the state follows from is on disk before the state is
         self._counts.elapsed_s = recorder.elapsed_s
+        best = self.config.checkpoint.best and loss is not None and loss < self._counts.best
+        if best and loss is not None:
+            self._counts.best = loss
         state = self.state()
         if self._ranks.rank:
             return
         folder = self.out / checkpoint.FOLDER
         try:
             checkpoint.save(folder / checkpoint.LAST, state)
-            if self.config.checkpoint.best and loss is not None and loss < self._counts.best:
-                self._counts.best = loss
+            if best:
                 checkpoint.save(folder / checkpoint.BEST, state)
         except OSError as error:
             recorder.note(f"a checkpoint could not be written: {first_line(error)}")
