@@ -12,6 +12,7 @@ import pytest
 import torch
 
 import laptime
+from laptime.report import content
 from laptime.train import checkpoint
 from laptime.train.place import Place
 from laptime.train.ranks import Ranks
@@ -186,3 +187,16 @@ def _await(file, process):
 def _children(pid):
     found = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
     return [int(one) for one in found]
+
+
+def test_layer_time_is_told_per_device(two):
+    rows = content(two)["train"]["layers_by_device"]
+    assert {(row["layer"], row["phase"]) for row in rows} >= {("conv1", "forward"), ("fc1", "backward")}
+    assert all(set(row["seconds"]) == {"cpu rank 0", "cpu rank 1"} for row in rows)
+    assert all(value > 0 for row in rows if row["phase"] == "forward" for value in row["seconds"].values())
+
+
+def test_the_exchange_is_told_in_words(two):
+    told = next(note for note in content(two)["notes"] if "exchanged" in note)
+    assert "exposed" in told
+    assert "overlapped" in told

@@ -17,7 +17,8 @@ from laptime.record.comparison import Comparison, Unit, Verdict, compare_rates, 
 from laptime.record.layers import LOSS_UNIT, OTHER_UNIT
 from laptime.report.comparison_notes import notes, profiling
 from laptime.report.content import METRICS, NOUNS, content
-from laptime.report.series import LayerPhase, Samples, Series, series
+from laptime.report.devices import by_device
+from laptime.report.series import Samples, Series, series
 from laptime.store import Run
 from laptime.store.files import plain
 
@@ -180,24 +181,7 @@ def _total_of(layer: str) -> Pick:
 
 def _ranks(pair: _Pair) -> dict[str, Any]:
     """Median layer time of each rank, per layer and phase: the thesis' layer time per GPU."""
-    return {name: _by_rank(side) for name, side in zip("ab", pair.sides, strict=True)}
-
-
-def _by_rank(side: Sequence[Series]) -> list[dict[str, Any]]:
-    keys: dict[LayerPhase, None] = dict.fromkeys(key for one in side for key in one.layers)
-    devices = {rank: device for one in side for rank, device in one.devices.items()}
-    rows = []
-    for layer, phase in keys:
-        seconds = {}
-        for rank, device in sorted(devices.items()):
-            cells = [
-                (one.ranks.get(rank, {}) if len(one.devices) > 1 else one.layers).get((layer, phase))
-                for one in side
-            ]
-            medians = [float(np.median(cell)) for cell in cells if cell is not None]
-            seconds[f"{device} rank {rank}"] = float(np.median(medians)) if medians else None
-        rows.append({"layer": layer, "phase": phase, "seconds": seconds})
-    return rows
+    return {name: by_device(side) for name, side in zip("ab", pair.sides, strict=True)}
 
 
 # -- what was learned ------------------------------------------------------------------------------

@@ -11,6 +11,7 @@ from rich.text import Text
 from laptime.report import words
 from laptime.report.columns import Column, paragraph, table
 from laptime.report.content import NOUNS
+from laptime.report.devices import device_columns
 from laptime.report.terminal import print_lines, step_of
 
 _INDENT = 2
@@ -162,19 +163,8 @@ def _interval(row: Row) -> str:
 def _by_rank(part: Row, width: int) -> Iterator[Text]:
     """Layer times with a column per device, for each side."""
     for side, rows in (part["ranks"] or {}).items():
-        if not rows:
-            continue
-        every = [value for row in rows for value in row["seconds"].values() if value is not None]
-        decimals = words.digits(max(every, default=0.0))
-        names = list(rows[0]["seconds"])
-        columns = [
-            Column(title="layer", cells=[words.name(row["layer"]) for row in rows], words=True),
-            Column(title="phase", cells=[row["phase"] for row in rows], words=True),
-        ]
-        for name in names:
-            cells = [words.milliseconds(row["seconds"][name], decimals) for row in rows]
-            columns.append(Column(title=name, cells=cells))
-        yield from _titled(f"Layers of {side.upper()} by device, in ms", table(columns, width))
+        if rows:
+            yield from _titled(f"Layers of {side.upper()} by device, in ms", device_columns(rows, width))
 
 
 def _results(results: Mapping[str, Sequence[Row]], width: int) -> list[Text]:

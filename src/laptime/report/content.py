@@ -14,9 +14,10 @@ import pyarrow.compute as pc
 
 from laptime.record import Account, How, Layer, Phase, Stage, Statistics
 from laptime.record.layers import LOSS_UNIT, OTHER_UNIT
+from laptime.report.devices import by_device
 from laptime.report.findings import look_first
 from laptime.report.series import series
-from laptime.report.words import plural
+from laptime.report.words import mebibytes, plural
 from laptime.store import AccountSummaries, LayerSummary, Run
 from laptime.store.files import plain
 from laptime.store.selection import Columns
@@ -35,7 +36,8 @@ def content(run: Run) -> dict[str, Any]:
     found["kernels"] = run.summary.get("kernels")
     found["lost"] = lost = _lost(run)
     gone = [f"{what} recorded, but the run's `{table}` folder is gone" for table, what in lost.items()]
-    found["notes"] = [*_status_notes(run), *gone, *_repeated(run), *(run.summary.get("notes") or [])]
+    told = run.summary.get("notes") or []
+    found["notes"] = [*_status_notes(run), *gone, *_repeated(run), *_exchanged(run), *told]
     found = plain(found)
     found["look_first"] = look_first(found)
     return found
@@ -92,6 +94,21 @@ def _repeated(run: Run) -> list[str]:
     return [f"{were} taken twice after a resume, which went on from an earlier checkpoint; both are counted"]
 
 
+def _exchanged(run: Run) -> list[str]:
+    """What the ranks of a training sent each other, and how much of that nothing else was done meanwhile."""
+    found = run.summary.get("communication")
+    if not isinstance(found, Mapping) or not found:
+        return []
+    each = [one for one in found.values() if isinstance(one, Mapping) and one.get("seconds") is not None]
+    if not each:
+        return []
+    size, exposed, overlapped = (
+        sum(one[key] for one in each) / len(each) for key in ("bytes", "exposed_s", "overlapped_s")
+    )
+    times = f"{exposed:.3g} s exposed, {overlapped:.3g} s overlapped with the backward pass"
+    return [f"each rank exchanged {mebibytes(size)} MiB of gradients: {times}"]
+
+
 def _stage(run: Run, stage: Stage) -> dict[str, Any] | None:
     """Books, layers and results of one stage; None where it has no steps."""
     table = run.stored("steps").read(["stage", "attempt", "rank", "epoch", "samples", *METRICS])
@@ -129,7 +146,13 @@ def _stage(run: Run, stage: Stage) -> dict[str, Any] | None:
         "named_share": (compute - other) / compute if compute else None,
         "layers": [_layer(layer, described.get(layer.layer), hows) for layer in layers],
         "layers_traced": layers.traced,
+        "layers_by_device": _by_device(run, stage) if len(timed.devices) > 1 else [],
     }
+
+
+def _by_device(run: Run, stage: Stage) -> list[dict[str, Any]]:
+    timed = series(run, stage)
+    return [] if timed is None else by_device([timed])
 
 
 def source(config: Mapping[str, Any]) -> str | None:

@@ -12,6 +12,7 @@ from rich.text import Text
 from laptime.report import tables, words
 from laptime.report.columns import facts, paragraph
 from laptime.report.content import NOUNS, source
+from laptime.report.devices import device_columns
 from laptime.store.files import one_line
 
 _INDENT = 2
@@ -99,6 +100,10 @@ def step_of(noun: str) -> str:
     return f"{noun} step".strip()
 
 
+def _total(layer: Mapping[str, Any]) -> float:
+    return -(layer["total_s"] or 0.0)
+
+
 def _stage(
     part: Mapping[str, Any], unit: str, to: Console, width: int, every_layer: bool, *, first: bool
 ) -> Iterator[Text]:
@@ -117,6 +122,12 @@ def _stage(
         yield from tables.layers(part, width, most=most, unit=unit, ascii_only=ascii_only)
         for line in _legend(part):
             yield from paragraph(line, width, style="dim")
+        rows = part["layers_by_device"]
+        if rows:
+            # By the largest layers, as many as above: every device has a column of its own.
+            largest = {one["layer"] for one in sorted(part["layers"], key=_total)[: most or None]}
+            yield from (Text(), Text(f"{unit.capitalize()}s by device, in ms", style="bold"))
+            yield from device_columns([row for row in rows if row["layer"] in largest], width)
 
 
 def _pace(part: Mapping[str, Any]) -> list[str]:
