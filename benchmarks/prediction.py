@@ -97,12 +97,25 @@ def table(found: list[Row]) -> list[str]:
         made.append(f"| step, {precision} | {summary([one.error for one in mine])} |")
         bound = [one.error for one in mine if one.gpu_bound]
         made.append(f"| … GPU-bound | {summary(bound)} |")
+    made.append(f"| another batch size within 4x, one run known | {summary(other_batches(found))} |")
     made.append(f"| peak memory | {summary([one.memory_error for one in found])} |")
     low = min(one.memory_error for one in found)
     made.append(f"\nThe peak that was predicted furthest too low: {low * 100:.1f} %.")
     worst = sorted(found, key=lambda one: -abs(one.error))[:10]
     made.append("Worst ten: " + ", ".join(f"{one.label} {one.error * 100:+.0f} %" for one in worst) + ".")
     return made
+
+
+def other_batches(found: list[Row]) -> list[float]:
+    """Each step from a measured one of the same network, which corrects the prediction by its own error."""
+    errors = []
+    for known, wanted in itertools.permutations(found, 2):
+        one, other = known.predicted, wanted.predicted
+        alike = (one.network, one.precision) == (other.network, other.precision)
+        if alike and max(one.batch, other.batch) <= 4 * min(one.batch, other.batch):
+            corrected = other.step_s * known.step_ms / one.step_s
+            errors.append(corrected / wanted.step_ms - 1)
+    return errors
 
 
 def trace_all(folder: Path) -> None:

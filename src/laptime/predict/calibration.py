@@ -36,10 +36,11 @@ class Calibration:
         return self._bound_us(work, work.dtype)
 
     def _bound_us(self, work: Work, dtype: str) -> float:
-        convolution = work.kind.startswith("convolution") and dtype == "float32"
-        name = "tf32" if convolution else dtype  # torch's default for convolutions
+        # Torch's default: cuDNN, which convolutions and recurrent layers go through, may use TF32.
+        cudnn = work.kind.startswith(("convolution", "recurrent")) and dtype == "float32"
+        name = "tf32" if cudnn else dtype
         peak = self.peaks.get(name, self.peaks["float32"])
-        return max(work.flops / peak, work.bytes / self.bandwidth) * 1e6 + LAUNCH_US
+        return max(work.flops / peak, work.bytes / self.bandwidth) * 1e6 + LAUNCH_US * work.serial
 
     def times_us(
         self, works: Sequence[Work], factors: NDArray[np.float64] | None = None

@@ -26,6 +26,7 @@ class Work:
     flops: int
     bytes: int
     vector: tuple[float, ...]
+    serial: int = 1  # kernels that wait for each other: the steps of a recurrent layer
 
 
 def work(operation: Operation) -> Work:
@@ -44,7 +45,8 @@ def of(kind: str, dtype: str, sizes: Mapping[str, int], moved: int) -> Work:
     flops = count_flops(kind, sizes)
     own = _OWN.get(kind, _plain)(sizes)
     vector = (_log(flops), _log(moved), *own)
-    return Work(kind=kind, dtype=dtype, flops=flops, bytes=moved, vector=vector)
+    serial = sizes["s"] * sizes["l"] * sizes["directions"] if kind.startswith("recurrent") else 1
+    return Work(kind=kind, dtype=dtype, flops=flops, bytes=moved, vector=vector, serial=serial)
 
 
 def _log(value: float) -> float:
