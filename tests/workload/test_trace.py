@@ -181,11 +181,22 @@ def test_attention_of_the_cpu_is_its_own_again_afterwards():
 def test_what_looks_at_values_is_told_in_one_line():
     class Curious(nn.Linear):
         def forward(self, x):
-            return super().forward(x) if x.sum().item() > 0 else x
+            return super().forward(x)[: int(x.argmax().item())]
 
     with pytest.raises(WorkloadError, match="looks at values") as told:
         read(Curious(4, 4), torch.randn(2, 4))
     assert "\n" not in str(told.value)
+
+
+def test_a_check_of_values_is_taken_for_false_and_noted():
+    class Careful(nn.Linear):
+        def forward(self, x):
+            if torch.isnan(x).any() or torch.rand([]) < 0.1:
+                raise ValueError("not a number")
+            return super().forward(x)
+
+    found = read(Careful(4, 4), torch.randn(2, 4))
+    assert found.notes == ("a value that the network looked at was taken for False",)
 
 
 def test_a_batch_of_the_wrong_shape_is_told_in_one_line():

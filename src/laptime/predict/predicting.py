@@ -90,6 +90,7 @@ def _prediction(
         basis=f"calibration of {device.name}"
         if measured
         else "data sheet, shares of an H200 (not evaluated yet)",
+        notes=workload.notes,
         samples=samples,
         epochs=epochs,
         price_per_hour=price_per_hour,

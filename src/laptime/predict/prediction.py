@@ -51,6 +51,7 @@ class Prediction:
     reserved_memory_bytes: int  # with the allocator's rounding: what must fit
     device_memory_bytes: float | None
     basis: str  # what the times rest on
+    notes: tuple[str, ...] = ()  # what had to be assumed
     samples: int | None = None
     epochs: int | None = None
     price_per_hour: float | None = None

@@ -86,4 +86,4 @@ def _words(one: Prediction, width: int) -> list[Any]:
     if one.uncovered:
         named = ", ".join(f"{name} ({share:.1%})" for name, share in list(one.uncovered.items())[:5])
         found.append(f"without a formula, counted by their bytes alone: {named}")
-    return [line for text in found for line in paragraph(text, width, bullet="  - ")]
+    return [line for text in (*found, *one.notes) for line in paragraph(text, width, bullet="  - ")]

@@ -51,6 +51,7 @@ class Workload:
     layers: tuple[str, ...]  # in the order of their first calls
     operations: tuple[Operation, ...]
     memory: Memory
+    notes: tuple[str, ...] = ()  # what had to be assumed
 
     @property
     def flops(self) -> int:
@@ -89,11 +90,12 @@ class Workload:
         if version != VERSION:
             raise WorkloadError(f"{where} has version {version}, this laptime reads {VERSION}; trace it anew")
         try:
-            fields = {name: document[name] for name in cls.__slots__}
+            fields = {"notes": (), **{name: document[name] for name in cls.__slots__ if name in document}}
             return cls(
                 **fields
                 | {
                     "layers": tuple(fields["layers"]),
+                    "notes": tuple(fields["notes"]),
                     "operations": tuple(Operation.of(one) for one in fields["operations"]),
                     "memory": Memory(**fields["memory"]),
                 }

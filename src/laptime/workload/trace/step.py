@@ -136,6 +136,7 @@ def trace(
         sample_bytes=inputs // max(1, samples),
         layers=tuple(unit.name for unit in division.layers()),
         operations=tuple(operations),
+        notes=tuple(sorted(reader.assumed)),
         memory=Memory(
             parameters=static,
             gradients=gradients,
