@@ -114,6 +114,7 @@ def predict(
     samples: int | None = None,
     epochs: int | None = None,
     price_per_hour: float | None = None,
+    gpus: int = 1,
     **options: Any,
 ) -> Prediction:
     """How long a step takes on a device that need not be here, layer by layer, and what memory it needs.
@@ -121,6 +122,7 @@ def predict(
     subject  a network, with the options of `workload`; a `Workload`, or the path of a saved one
     device   a name of `laptime devices`, or a file of your own
     samples, epochs, price_per_hour  for the whole training, its hours and its price
+    gpus     of one node, that train together, each with its own batch
     """
     from laptime import hardware
     from laptime.errors import PredictionError
@@ -136,5 +138,10 @@ def predict(
     else:
         asked = workload(subject, **options)
     return predict_workload(
-        asked, hardware.device(device), samples=samples, epochs=epochs, price_per_hour=price_per_hour
+        asked,
+        hardware.device(device),
+        samples=samples,
+        epochs=epochs,
+        price_per_hour=price_per_hour,
+        gpus=gpus,
     )

@@ -63,3 +63,14 @@ def test_what_cannot_be_predicted_is_told_in_one_line(laptime, words, line):
     assert done.exit_code in (1, 2)
     assert line in done.stderr
     assert "Traceback" not in done.stderr
+
+
+def test_several_gpus_take_longer_for_a_step_and_less_for_the_training(laptime):
+    words = ["predict", "resnet50", "--batch", "64", "--samples", "100000", "--epochs", "1", "--json"]
+    one, eight = (
+        json.loads(laptime(*words, "--gpus", count).stdout)["predictions"][0] for count in ("1", "8")
+    )
+    assert eight["step_s"] > one["step_s"]
+    assert one["training_s"] / 8 < eight["training_s"] < one["training_s"] / 4
+    assert eight["communication_s"] == pytest.approx(eight["step_s"] - one["step_s"])
+    assert "gpus=1" in laptime("predict", "resnet50", "--inference", "--gpus", "2").stderr

@@ -31,6 +31,7 @@ def predict(
         typer.Option("--device", help="A name of `laptime devices`, or a file; several, or 'all'."),
     ] = None,
     batch: Annotated[str, typer.Option("--batch", help="Samples in a step; several: 32,64,128.")] = "32",
+    gpus: Annotated[int, typer.Option("--gpus", min=1, help="Of one node, each with its own batch.")] = 1,
     inputs: Annotated[
         list[str] | None,
         typer.Option("--input", metavar="SHAPE", help="One sample: 3x224x224, or int64:128 for token ids."),
@@ -72,7 +73,7 @@ def predict(
             wrong("--save", "a workload has one batch size; give one --batch")
         workloads[0].save(save)
         say(f"the workload is in {save}")
-    found = _predicted(workloads, chosen, samples, epochs, price)
+    found = _predicted(workloads, chosen, samples, epochs, price, gpus)
     if as_json:
         answer({"predictions": [_document(one) for one in found]})
         return
@@ -160,6 +161,7 @@ def _predicted(
     samples: int | None,
     epochs: int | None,
     price: float | None,
+    gpus: int,
 ) -> list[Prediction]:
     from dataclasses import replace
 
@@ -170,7 +172,7 @@ def _predicted(
     for workload in workloads:
         for one, made in zip(
             devices,
-            predict_all(workload, devices, samples=samples, epochs=epochs, price_per_hour=price),
+            predict_all(workload, devices, samples=samples, epochs=epochs, price_per_hour=price, gpus=gpus),
             strict=True,
         ):
             example = hardware.price(one)

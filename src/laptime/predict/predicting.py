@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from laptime.errors import PredictionError
@@ -16,11 +17,13 @@ from laptime.predict.prediction import (
     LayerTime,
     Prediction,
 )
+from laptime.predict.scaling import alone_from_step, scale
 from laptime.predict.timing import Prepared, Step, predict_step, prepare
 from laptime.workload import Phase, Workload
 
 # The error that nine in ten predictions stay within (docs/prediction.md).
 CALIBRATED, CALIBRATED_HOST, DATA_SHEET = 0.12, 0.30, 0.40
+SCALING = 0.15  # more, for several GPUs
 BY_DATA_SHEET = "data sheet, shares of an H200 (not evaluated yet)"
 
 
@@ -36,8 +39,13 @@ def predict_all(
     samples: int | None = None,
     epochs: int | None = None,
     price_per_hour: float | None = None,
+    gpus: int = 1,
 ) -> list[Prediction]:
-    """The same step on each of several devices."""
+    """The same step on each of several devices; on `gpus` of them in one node, each with its own batch."""
+    if gpus > 1 and workload.mode != "training":
+        raise PredictionError(
+            "several GPUs exchange gradients, and there are none without training; use gpus=1"
+        )
     for name, value in (("samples", samples), ("epochs", epochs), ("price_per_hour", price_per_hour)):
         if value is not None and not value > 0:
             raise PredictionError(f"{name} is {value}; give a number above 0")
@@ -51,8 +59,28 @@ def predict_all(
         if key not in prepared:
             prepared[key] = prepare(workload, calibration)
         step = predict_step(prepared[key], calibration)
-        found.append(_prediction(workload, device, step, measured, samples, epochs, price_per_hour))
+        alone = _prediction(workload, device, step, measured, samples, epochs, price_per_hour)
+        found.append(_together(alone, step, device, gpus))
     return found
+
+
+def _together(alone: Prediction, step: Step, device: Device, gpus: int) -> Prediction:
+    """The prediction for several GPUs, by the habits of torch's DistributedDataParallel."""
+    if gpus == 1:
+        return alone
+    scaled = scale(alone_from_step(step), device, gpus)
+    added = scaled.step_s - alone.step_s
+    width = alone.interval_s[1] / alone.step_s - 1 + SCALING
+    return replace(
+        alone,
+        step_s=scaled.step_s,
+        interval_s=(scaled.step_s * (1 - width), scaled.step_s * (1 + width)),
+        gpus=gpus,
+        communication_s=added,
+        bottleneck=f"the exchange of gradients: {added / scaled.step_s:.0%} of the step"
+        if added > 0.3 * scaled.step_s
+        else alone.bottleneck,
+    )
 
 
 def _prediction(

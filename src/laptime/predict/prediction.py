@@ -52,6 +52,8 @@ class Prediction:
     device_memory_bytes: float | None
     basis: str  # what the times rest on
     notes: tuple[str, ...] = ()  # what had to be assumed
+    gpus: int = 1  # of one node, each with its own batch
+    communication_s: float = 0.0  # what their exchange of gradients adds to the step
     samples: int | None = None
     epochs: int | None = None
     price_per_hour: float | None = None
@@ -64,7 +66,7 @@ class Prediction:
     @property
     def samples_per_s(self) -> float:
         """Throughput."""
-        return self.batch / self.step_s
+        return self.gpus * self.batch / self.step_s
 
     @property
     def fits(self) -> bool | None:
@@ -76,7 +78,7 @@ class Prediction:
     @property
     def epoch_s(self) -> float | None:
         """One pass over all samples."""
-        return None if self.samples is None else -(-self.samples // self.batch) * self.step_s
+        return None if self.samples is None else -(-self.samples // (self.gpus * self.batch)) * self.step_s
 
     @property
     def training_s(self) -> float | None:
@@ -85,14 +87,14 @@ class Prediction:
 
     @property
     def dollars(self) -> float | None:
-        """For the whole training."""
+        """For the whole training; the price is that of one GPU."""
         if self.training_s is None or self.price_per_hour is None:
             return None
-        return self.training_s / 3600 * self.price_per_hour
+        return self.training_s / 3600 * self.price_per_hour * self.gpus
 
     @property
     def kilowatt_hours(self) -> float | None:
-        """At the device's full power, for the whole training."""
+        """At the devices' full power, for the whole training."""
         if self.training_s is None or self.watts is None:
             return None
-        return self.training_s / 3600 * self.watts / 1000
+        return self.training_s / 3600 * self.watts * self.gpus / 1000

@@ -16,7 +16,8 @@ def lines(found: Sequence[Prediction], width: int, *, every_layer: bool = False)
     """A table of all; for one alone, its layers and its bottleneck too."""
     first = found[0]
     what = "forward pass" if first.mode == "inference" else "training step"
-    head = f"{first.network}: a {what} in {first.precision}, predicted"
+    many = f" on {first.gpus} GPUs of one node, each with its own batch" if first.gpus > 1 else ""
+    head = f"{first.network}: a {what} in {first.precision}{many}, predicted"
     made: list[Any] = [head, "", *_overview(found, width)]
     if len(found) == 1:
         made += ["", *_layers(first, width, every_layer), "", *_words(first, width)]
@@ -79,6 +80,10 @@ def _layers(one: Prediction, width: int, every_layer: bool) -> list[Any]:
 
 def _words(one: Prediction, width: int) -> list[Any]:
     found = [f"bottleneck: {one.bottleneck}", f"times rest on: {one.basis}"]
+    if one.gpus > 1:
+        found.append(
+            f"the exchange of gradients adds {one.communication_s * 1e3:.3g} ms; layers are those of one GPU"
+        )
     low, high = (end * 1e3 for end in one.interval_s)
     found.append(
         f"nine in ten predictions of this kind stay within their interval, here {low:.4g} to {high:.4g} ms"
