@@ -1,7 +1,7 @@
 """Predicted against measured here: `python -m benchmarks.calibrate_here [--device cpu] [--steps 15]`.
 
 Training steps of networks that no calibration has seen, predicted from the single operations of `laptime
-calibrate` and then run. Run `laptime calibrate` first, with the same threads and the same settings of the allocator.
+calibrate` and then run. Run that first, with the same threads and the same settings of the allocator.
 """
 
 from __future__ import annotations

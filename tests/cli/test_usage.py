@@ -23,6 +23,7 @@ VERBS = (
     "doctor",
     "devices",
     "predict",
+    "calibrate",
     "data sync",
     "data zener",
 )

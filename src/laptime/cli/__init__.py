@@ -9,6 +9,7 @@ import typer
 from typer.core import TyperCommand
 
 from laptime import __version__
+from laptime.cli.calibrate import calibrate
 from laptime.cli.collect import collect
 from laptime.cli.compare import CompareCommand, compare
 from laptime.cli.data import data
@@ -47,6 +48,7 @@ _VERBS: dict[Callable[..., None], str] = {
     export: "recorded runs as CSV, or as a trace for Perfetto",
     query: "SQL over many runs",
     predict: "a training step on machines that are not here: time, memory, money",
+    calibrate: "time single operations on this machine, for predictions to rest on",
     devices: "what is known of machines, and from where",
     doctor: "check this machine and its settings",
 }

@@ -31,6 +31,11 @@ class Calibration:
     host_us: Mapping[str, float]  # to hand over one operation of a kind
     facts: Mapping[str, Any] = field(default_factory=dict)  # date, environment, rows
 
+    @property
+    def host_is_device(self) -> bool:
+        """On a CPU an operation's time is all there is."""
+        return self.facts.get("host") == "device"
+
     def bound_us(self, work: Work) -> float:
         """The roofline: the longer of computing and moving, and a launch."""
         return self._bound_us(work, work.dtype)

@@ -1,16 +1,37 @@
-"""What is known of a device's speed: a calibration of it, or its data sheet and another's calibration."""
+"""What is known of a device's speed: a calibration of it, or its data sheet and another's calibration.
+
+The user's own calibrations, made by `laptime calibrate`, come before those that laptime brings. They lie in
+$XDG_DATA_HOME/laptime/calibrations, or else in ~/.local/share/laptime/calibrations.
+"""
 
 from __future__ import annotations
 
+import os
 from dataclasses import replace
 from functools import cache
 from importlib import resources
+from pathlib import Path
 
+from laptime import hardware
+from laptime.errors import CalibrationError
 from laptime.hardware import Device
 from laptime.predict.calibration import Calibration
 
 SHIPPED = ("h200",)
 TYPES = {"float32": "fp32", "tf32": "tf32", "bfloat16": "bf16", "float16": "fp16"}
+HERE = {"cpu": "cpu", "this-cpu": "cpu", "cuda": "cuda", "this-gpu": "cuda"}
+"""Names of the machine at hand -> the type of device whose newest calibration is meant."""
+
+
+def device(name: str | Path | Device) -> Device:
+    """The device of that name, as `hardware.device` finds it; or the calibrated CPU or GPU at hand."""
+    kind = HERE.get(name.lower()) if isinstance(name, str) else None
+    if kind is None:
+        return hardware.device(name)
+    found = _newest(kind)
+    if found is None:
+        raise CalibrationError(f"this {kind} is not calibrated yet; run laptime calibrate first")
+    return _described(found)
 
 
 def peaks(device: Device) -> dict[str, float]:
@@ -25,12 +46,61 @@ def shipped(name: str) -> Calibration:
         return Calibration.load(path)
 
 
+def calibrations() -> Path:
+    """The folder of the user's own."""
+    base = os.environ.get("XDG_DATA_HOME")
+    return (Path(base) if base else Path.home() / ".local" / "share") / "laptime" / "calibrations"
+
+
+def calibrated(name: str) -> Calibration | None:
+    """The user's own calibration of a device."""
+    path = calibrations() / f"{name}.npz"
+    try:
+        return _loaded(path, path.stat().st_mtime_ns)
+    except FileNotFoundError:
+        return None
+
+
+@cache
+def _loaded(path: Path, changed_ns: int) -> Calibration:
+    return Calibration.load(path)
+
+
 def calibration_for(device: Device) -> tuple[Calibration, bool]:
     """How fast operations run on a device, and whether that was measured on such a device.
 
     Where it was not, every operation is taken to reach the same share of its bound as on an H200.
     """
+    own = calibrated(device.name)
+    if own is not None:
+        return own, True
     if device.name in SHIPPED:
         return shipped(device.name), True
     other = shipped(SHIPPED[0])
     return replace(other, device=device.name, peaks=peaks(device), bandwidth=device.memory_bandwidth), False
+
+
+def basis(calibration: Calibration) -> str:
+    """What times that were measured on such a device rest on."""
+    date = calibration.facts.get("date")
+    return f"calibration of {date}" if date else f"calibration of {calibration.device}"
+
+
+def _newest(kind: str) -> Calibration | None:
+    """The last calibration of a CPU or GPU at hand."""
+    found = [calibrated(path.stem) for path in calibrations().glob("*.npz")]
+    mine = [one for one in found if one is not None and one.facts.get("type") == kind]
+    return max(mine, key=_moment, default=None)
+
+
+def _moment(calibration: Calibration) -> str:
+    return f"{calibration.facts.get('date')} {calibration.facts.get('time')}"
+
+
+def _described(calibration: Calibration) -> Device:
+    """The catalog's device; one that it does not know is described by its calibration."""
+    figures = calibration.facts.get("figures")
+    if not figures:
+        return hardware.device(calibration.device)
+    source = f"{basis(calibration)}: the best that a single operation reached"
+    return Device(name=calibration.device, sources=dict.fromkeys(figures, source), **figures)

@@ -84,6 +84,8 @@ def predict_step(prepared: Prepared, calibration: Calibration) -> Step:
             host_us.append(HOST_UPDATE_US if index == 0 else 0.0)
     if host_us:
         host_us[0] += HOST_STEP_US
+    if calibration.host_is_device:  # nobody hands anything over
+        host_us = [0.0] * len(host_us)
     played = play(device_us, host_us)
     timed = tuple(
         Timed(operation=one, device_s=device * 1e-6, span_s=float(span))

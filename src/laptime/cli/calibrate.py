@@ -1,0 +1,246 @@
+"""`laptime calibrate`: how fast the device at hand runs single operations; predictions rest on that."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from laptime.cli.options import Json, wrong
+from laptime.cli.outcome import answer, say
+from laptime.cli.progress import progress, waiting
+
+if TYPE_CHECKING:
+    import torch
+
+    from laptime.hardware import Device
+    from laptime.measure.sweep import Row
+    from laptime.predict.calibration import Calibration
+
+_FEWEST = 100  # rows: fewer are no sweep
+_FOLDS = 3
+_UNCACHED = 64e6  # bytes that most processors' caches do not hold
+
+
+def calibrate(
+    device: Annotated[
+        str | None, typer.Option("--device", help="cpu, cuda or cuda:N; by default a GPU if there is one.")
+    ] = None,
+    seconds: Annotated[float, typer.Option("--seconds", help="How long to measure; 120 at most.")] = 100.0,
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            "--out", help="The file, .npz; by default where `laptime predict` looks.", show_default=False
+        ),
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Time single operations on this machine for two minutes; `laptime predict` rests on them from then on.
+
+    A CPU is known to `laptime predict` as `cpu` afterwards, a GPU by its own name. Let nothing else run.
+    """
+    if not 0 < seconds <= 120:
+        wrong("--seconds", f"{seconds:g} is not between 0 and 120")
+    if out is not None and out.suffix != ".npz":
+        wrong("--out", f"{out} does not end in .npz")
+    with waiting("loading torch"):
+        import torch
+
+        from laptime.train.place import choose_device
+
+        place, _ = choose_device(device)
+        if place.type == "cuda":
+            torch.cuda.set_device(place)
+    with _one_thread():  # tells what is not installed before time is spent
+        pass
+    rows = _swept(place, seconds)
+    with waiting("fitting"), _one_thread():
+        made = _fitted(rows, place)
+        errors = _errors(rows, made)
+    file = _saved(made, rows, out)
+    found = {
+        "device": made.device,
+        "file": file,
+        "rows_file": file.with_suffix(".csv"),
+        "date": made.facts["date"],
+        "rows": len(rows),
+        "peaks": made.peaks,
+        "bandwidth": made.bandwidth,
+        "kinds": errors,
+    }
+    if as_json:
+        answer(found)
+    else:
+        _print(found)
+
+
+def _swept(place: torch.device, seconds: float) -> list[Row]:
+    from laptime.errors import CalibrationError
+    from laptime.measure.sweep import Sweep
+
+    rows: list[Row] = []
+    begin = time.monotonic()
+    told = 0
+    with progress("calibrating", round(seconds)) as tell:
+        for row in Sweep(place, seconds=seconds):
+            rows.append(row)
+            while told < min(round(seconds), int(time.monotonic() - begin)):
+                told += 1
+                tell(f"s, {len(rows)} operations")
+    if len(rows) < _FEWEST:
+        raise CalibrationError(
+            f"only {len(rows)} operations were timed in {seconds:g} s; give more --seconds"
+        )
+    return rows
+
+
+def _one_thread() -> AbstractContextManager[Any]:
+    """Trees of few rows grow faster on one core; on a busy machine several wait for each other."""
+    from laptime.errors import MissingExtra
+
+    try:
+        from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]  # comes with scikit-learn
+    except ImportError:
+        raise MissingExtra("scikit-learn", "calibrate") from None
+    limits: AbstractContextManager[Any] = threadpool_limits(1)
+    return limits
+
+
+def _fitted(rows: Sequence[Row], place: torch.device) -> Calibration:
+    from laptime.measure.environment import environment
+    from laptime.measure.sweep import host_of
+    from laptime.predict import devices
+    from laptime.predict.fit import fit
+
+    known = _known(place)
+    measured = _figures(rows, place)
+    facts: dict[str, Any] = {
+        "date": time.strftime("%Y-%m-%d"),
+        "time": time.strftime("%H:%M:%S"),
+        "type": place.type,
+        "host": host_of(place),
+        "rows": len(rows),
+        "environment": environment(place),
+    }
+    if known is None or known.kind == "cpu":  # a virtual machine has a share of a catalog's processor
+        facts["figures"] = measured
+        name = known.name if known else "this-gpu" if place.type == "cuda" else "this-cpu"
+        peaks, bandwidth = _peaks(measured), measured["memory_bandwidth_gbs"] * 1e9
+    else:
+        name, peaks, bandwidth = known.name, devices.peaks(known), known.memory_bandwidth
+    return fit([row.timed() for row in rows], device=name, peaks=peaks, bandwidth=bandwidth, facts=facts)
+
+
+def _known(place: torch.device) -> Device | None:
+    """The catalog's device, if it has it."""
+    from laptime import hardware
+    from laptime.errors import AmbiguousDevice, UnknownDevice
+    from laptime.measure.environment import device_facts
+
+    try:
+        return hardware.device(device_facts(place)["name"])
+    except (UnknownDevice, AmbiguousDevice):
+        return None
+
+
+def _figures(rows: Sequence[Row], place: torch.device) -> dict[str, Any]:
+    """What the sweep itself reached: the fastest product, the fastest copy that no cache holds."""
+    from laptime.measure.environment import device_facts, environment
+
+    facts = environment(place)
+    memory = facts["device"].get("memory_bytes") or facts["memory_bytes"]
+    best: dict[str, float] = defaultdict(float)
+    for row in rows:
+        if row.operation.kind == "mm":
+            reached = row.operation.flops / row.device_us / 1e6
+            best[row.operation.dtype] = max(best[row.operation.dtype], reached)
+    copies = [row for row in rows if row.operation.kind in ("copy", "elementwise", "fill", "cat")]
+    largest = max(row.operation.moved for row in copies)
+    speeds = [
+        row.operation.moved / row.device_us / 1e3
+        for row in copies
+        if row.operation.moved >= min(_UNCACHED, largest)
+    ]
+    figures = {
+        "title": device_facts(place)["name"],
+        "kind": "gpu" if place.type == "cuda" else "cpu",
+        "memory_bandwidth_gbs": max(speeds),
+        "memory_gib": memory / 2**30 if memory else None,
+        "fp32": best["float32"],
+    }
+    return figures | ({"bf16": best["bfloat16"]} if best["bfloat16"] else {})
+
+
+def _peaks(figures: Mapping[str, Any]) -> dict[str, float]:
+    fp32 = figures["fp32"] * 1e12
+    return {"float32": fp32, "tf32": fp32, "bfloat16": figures.get("bf16", figures["fp32"]) * 1e12}
+
+
+def _errors(rows: Sequence[Row], made: Calibration) -> list[dict[str, Any]]:
+    """The median error of each kind and type on rows that its model has not seen."""
+    import numpy as np
+
+    from laptime.predict.fit import fit
+
+    timed = [row.timed() for row in rows]
+    missed: dict[tuple[str, str], list[float]] = defaultdict(list)
+    for fold in range(_FOLDS):
+        rest = [one for index, one in enumerate(timed) if index % _FOLDS != fold]
+        model = fit(rest, device=made.device, peaks=made.peaks, bandwidth=made.bandwidth)
+        unseen = [one for one in timed[fold::_FOLDS] if (one.work.kind, one.work.dtype) in model.forests]
+        for one, guess in zip(unseen, model.times_us([one.work for one in unseen]), strict=True):
+            missed[one.work.kind, one.work.dtype].append(abs(guess / one.device_us - 1))
+    counts = Counter((one.work.kind, one.work.dtype) for one in timed)
+    return [
+        {
+            "kind": kind,
+            "dtype": dtype,
+            "rows": count,
+            "median_error": float(np.median(missed[kind, dtype])) if missed[kind, dtype] else None,
+            "model": (kind, dtype) in made.forests,
+        }
+        for (kind, dtype), count in sorted(counts.items())
+    ]
+
+
+def _saved(made: Calibration, rows: Sequence[Row], out: Path | None) -> Path:
+    from laptime.measure.sweep import write_rows
+    from laptime.predict import devices
+
+    file = out or devices.calibrations() / f"{made.device}.npz"
+    file.parent.mkdir(parents=True, exist_ok=True)
+    write_rows(rows, file.with_suffix(".csv"))
+    part = file.with_name(f".{file.name}.part.npz")
+    made.save(part)
+    part.replace(file)
+    return file
+
+
+def _print(found: Mapping[str, Any]) -> None:
+    from laptime.report import terminal
+    from laptime.report.columns import Column, paragraph, table
+
+    kinds = found["kinds"]
+    to = terminal.console()
+    columns = [
+        Column(title="kind", cells=[one["kind"] for one in kinds], words=True),
+        Column(title="type", cells=[one["dtype"] for one in kinds], words=True),
+        Column(title="rows", cells=[str(one["rows"]) for one in kinds]),
+        Column(title="error", cells=[_share(one["median_error"]) for one in kinds]),
+        Column(title="", cells=["" if one["model"] else "too few" for one in kinds], words=True),
+    ]
+    head = f"{found['device']}: {found['rows']} operations timed"
+    terminal.print_lines(paragraph(head, to.width, style="bold"), to)
+    print()
+    terminal.print_lines(table(columns, to.width), to)
+    say("error: the median over operations that the model of their kind had not seen")
+    say(f"the calibration is in {found['file']}, its operations in {found['rows_file'].name} beside it")
+
+
+def _share(value: float | None) -> str:
+    return "" if value is None else f"{value:.0%}"

@@ -1,0 +1,68 @@
+"""What a sweep finds, and its file."""
+
+from __future__ import annotations
+
+import csv
+import json
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from laptime.predict.features import work
+from laptime.predict.sweep import Timed
+from laptime.workload import Operation, Phase
+
+_COLUMNS = ("op", "kind", "dtype", "sizes", "flops", "read", "written", "device_us", "host_us", "calls")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    """An operation, the median of its times, and of how many calls."""
+
+    operation: Operation
+    device_us: float
+    host_us: float
+    calls: int
+
+    def timed(self) -> Timed:
+        """As a model is fitted to it."""
+        return Timed(
+            name=self.operation.name,
+            work=work(self.operation),
+            device_us=self.device_us,
+            host_us=self.host_us,
+        )
+
+
+def write_rows(rows: Iterable[Row], path: str | Path) -> None:
+    """One line for each; sizes as JSON."""
+    with open(path, "w", newline="", encoding="utf-8") as file:
+        table = csv.writer(file, lineterminator="\n")
+        table.writerow(_COLUMNS)
+        for row in rows:
+            one = row.operation
+            sizes = json.dumps(dict(one.sizes))
+            told = (one.name, one.kind, one.dtype, sizes, one.flops, one.read, one.written)
+            table.writerow((*told, f"{row.device_us:.3f}", f"{row.host_us:.3f}", row.calls))
+
+
+def read_rows(path: str | Path) -> Iterator[Row]:
+    """What `write_rows` wrote."""
+    with open(path, newline="", encoding="utf-8") as file:
+        for line in csv.DictReader(file):
+            yield Row(
+                operation=Operation(
+                    name=line["op"],
+                    kind=line["kind"],
+                    phase=Phase.FORWARD,
+                    layer="",
+                    dtype=line["dtype"],
+                    sizes=json.loads(line["sizes"]),
+                    flops=int(line["flops"]),
+                    read=int(line["read"]),
+                    written=int(line["written"]),
+                ),
+                device_us=float(line["device_us"]),
+                host_us=float(line["host_us"]),
+                calls=int(line["calls"]),
+            )

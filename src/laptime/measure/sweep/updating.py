@@ -1,0 +1,45 @@
+"""The update of parameters: SGD with momentum, as torch runs it on the device by default."""
+
+from __future__ import annotations
+
+import torch
+from torch import nn
+
+from laptime.measure.sweep.case import Case
+from laptime.measure.sweep.draw import Supply
+from laptime.workload import Operation, Phase
+from laptime.workload.trace import OPTIMIZERS
+
+_PASSES = OPTIMIZERS["momentum"].passes
+
+
+def optimizer(supply: Supply, dtype: torch.dtype) -> list[Case]:
+    """All tensors of a network, most of them small, at once."""
+    draw = supply.draw
+    tensors = draw.between(1, 200)
+    count = draw.between(tensors * 16, max(tensors * 32, supply.most))
+    supply.check(elements=float(_PASSES * count))
+    shares = [draw.random.paretovariate(0.6) for _ in range(tensors)]
+    sizes = [max(1, int(count * share / sum(shares))) for share in shares]
+    parameters = [nn.Parameter(supply.own((size,), dtype)) for size in sizes]
+    for one in parameters:
+        one.grad = supply.take(one.shape, dtype)
+    chosen = torch.optim.SGD(parameters, lr=1e-9, momentum=0.9)
+    chosen.step()  # makes the momentum
+    return [Case(call=chosen.step, known=described(sum(sizes), tensors))]
+
+
+def described(parameters: int, tensors: int) -> Operation:
+    """As the reader tells an update: its bytes are those of all passes."""
+    size = 4 * parameters
+    return Operation(
+        name="optimizer.momentum",
+        kind="optimizer",
+        phase=Phase.UPDATE,
+        layer="",
+        dtype="float32",
+        sizes={"params": parameters, "tensors": tensors, "passes": _PASSES},
+        read=size * _PASSES * 5 // 8,
+        written=size * _PASSES * 3 // 8,
+        launches=0,
+    )

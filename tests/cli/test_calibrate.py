@@ -1,0 +1,118 @@
+"""`laptime calibrate`: what it saves, prints and refuses; and that predictions find it."""
+
+import json
+from dataclasses import replace
+from functools import partial
+
+import pytest
+
+from laptime import hardware
+from laptime.errors import CalibrationError, UnknownDevice
+from laptime.predict import devices
+
+
+@pytest.fixture
+def calibrations(monkeypatch, tmp_path):
+    """An empty folder for the user's calibrations."""
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
+    return tmp_path / "data" / "laptime" / "calibrations"
+
+
+@pytest.fixture
+def quick(monkeypatch):
+    """Sweeps of tiny operations, each timed once."""
+    from laptime.measure import sweep
+    from laptime.measure.sweep.watch import HostWatch
+
+    tiny = partial(sweep.Sweep, largest_s=0.0005, store_bytes=1 << 22, watch=HostWatch(most=1))
+    monkeypatch.setattr(sweep, "Sweep", tiny)
+
+
+@pytest.mark.usefixtures("quick")
+def test_a_calibration_is_saved_where_predictions_look(laptime, calibrations):
+    done = laptime("calibrate", "--device", "cpu", "--seconds", "3", "--json")
+    found = json.loads(done.stdout)
+    assert done.exit_code == 0
+    file = calibrations / f"{found['device']}.npz"
+    assert found["file"] == str(file)
+    assert file.is_file()
+    assert len(file.with_suffix(".csv").read_text().splitlines()) == found["rows"] + 1
+    assert sum(one["rows"] for one in found["kinds"]) == found["rows"]
+    assert not list(calibrations.glob(".*"))
+
+    known = devices.device("cpu")
+    calibration, measured = devices.calibration_for(known)
+    assert measured
+    assert known.name == found["device"] == calibration.device
+    assert calibration.facts["host"] == "device"
+    assert calibration.facts["environment"]["torch"]
+    assert devices.basis(calibration) == f"calibration of {found['date']}"
+    assert known.memory_bandwidth == pytest.approx(found["bandwidth"])
+    assert known.peak("fp32") == pytest.approx(found["peaks"]["float32"])
+
+
+@pytest.mark.usefixtures("quick")
+def test_kinds_rows_and_errors_make_a_table(laptime, calibrations, tmp_path):
+    done = laptime("calibrate", "--device", "cpu", "--seconds", "2", "--out", "mine/here.npz")
+    assert done.exit_code == 0
+    for word in ("operations timed", "kind", "rows", "error", "convolution_backward"):
+        assert word in done.stdout
+    assert (tmp_path / "mine" / "here.npz").is_file()
+    assert (tmp_path / "mine" / "here.csv").is_file()
+    assert not calibrations.exists()
+
+
+@pytest.mark.parametrize(
+    ("words", "status", "line"),
+    [
+        (["--seconds", "0"], 2, "--seconds"),
+        (["--seconds", "1000"], 2, "--seconds"),
+        (["--out", "mine.csv"], 2, "--out"),
+        (["--device", "tpu"], 1, "tpu"),
+        (["--device", "cuda:99"], 1, "cuda:99"),
+    ],
+)
+def test_what_cannot_be_calibrated_is_told(laptime, words, status, line):
+    done = laptime("calibrate", *words)
+    assert done.exit_code == status
+    assert line in done.stderr
+    assert "Traceback" not in done.stderr
+    assert done.stdout == ""
+
+
+@pytest.mark.usefixtures("quick", "calibrations")
+def test_a_sweep_that_is_too_short_is_told_in_one_line(laptime):
+    done = laptime("calibrate", "--device", "cpu", "--seconds", "0.01")
+    assert done.exit_code == 1
+    assert "--seconds" in done.stderr
+    assert done.stderr.count("\n") == 1
+
+
+@pytest.mark.usefixtures("calibrations")
+def test_without_a_calibration_the_machine_at_hand_is_not_known():
+    with pytest.raises(CalibrationError, match="run laptime calibrate first"):
+        devices.device("cpu")
+    with pytest.raises(UnknownDevice):
+        devices.device("no-such-card")
+    assert devices.device("h200") == hardware.device("h200")
+
+
+def test_the_user_s_own_calibration_goes_before_the_shipped_one(calibrations):
+    h200 = hardware.device("h200")
+    shipped, _ = devices.calibration_for(h200)
+    assert devices.basis(shipped) == "calibration of h200"
+    calibrations.mkdir(parents=True)
+    replace(shipped, facts={"date": "2026-11-15"}).save(calibrations / "h200.npz")
+    own, measured = devices.calibration_for(h200)
+    assert measured
+    assert devices.basis(own) == "calibration of 2026-11-15"
+
+
+def test_the_newest_calibration_of_a_cpu_is_meant(calibrations):
+    calibrations.mkdir(parents=True)
+    figures = {"title": "mine", "kind": "cpu", "memory_bandwidth_gbs": 10.0, "fp32": 0.1}
+    for name, date in (("this-cpu", "2026-11-15"), ("i7-3820", "2026-11-14"), ("h200", "2026-11-16")):
+        facts = {"date": date, "type": "cuda" if name == "h200" else "cpu", "figures": figures}
+        replace(devices.shipped("h200"), device=name, facts=facts).save(calibrations / f"{name}.npz")
+    assert devices.device("cpu").name == "this-cpu"
+    assert devices.device("cuda").name == "h200"
