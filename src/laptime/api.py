@@ -120,12 +120,12 @@ def predict(
     """How long a step takes on a device that need not be here, layer by layer, and what memory it needs.
 
     subject  a network, with the options of `workload`; a `Workload`, or the path of a saved one
-    device   a name of `laptime devices`, or a file of your own
+    device   a name of `laptime devices`, a file of your own, or "cpu" after `laptime calibrate`
     samples, epochs, price_per_hour  for the whole training, its hours and its price
     gpus     of one node, that train together, each with its own batch
     """
-    from laptime import hardware
     from laptime.errors import PredictionError
+    from laptime.predict import devices
     from laptime.predict.predicting import predict as predict_workload
     from laptime.workload import Workload
 
@@ -139,7 +139,7 @@ def predict(
         asked = workload(subject, **options)
     return predict_workload(
         asked,
-        hardware.device(device),
+        devices.device(device),
         samples=samples,
         epochs=epochs,
         price_per_hour=price_per_hour,

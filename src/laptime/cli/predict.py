@@ -28,7 +28,7 @@ def predict(
     ],
     device: Annotated[
         list[str] | None,
-        typer.Option("--device", help="A name of `laptime devices`, or a file; several, or 'all'."),
+        typer.Option("--device", help="A name of `laptime devices`, a file, or cpu; several, or 'all'."),
     ] = None,
     batch: Annotated[str, typer.Option("--batch", help="Samples in a step; several: 32,64,128.")] = "32",
     gpus: Annotated[int, typer.Option("--gpus", min=1, help="Of one node, each with its own batch.")] = 1,
@@ -60,9 +60,10 @@ def predict(
     The times of an H200 rest on measured operations; those of other devices on their data sheets.
     """
     from laptime import hardware
+    from laptime.predict import devices
 
     asked = device or ["h200"]
-    chosen = hardware.devices() if asked == ["all"] else [hardware.device(one) for one in asked]
+    chosen = hardware.devices() if asked == ["all"] else [devices.device(one) for one in asked]
     sizes = _sizes(batch)
     with waiting("reading the network"):
         workloads = _workloads(

@@ -9,7 +9,7 @@ from typing import Any
 
 from laptime.errors import PredictionError
 from laptime.hardware import Device
-from laptime.predict.devices import calibration_for
+from laptime.predict.devices import basis, calibration_for
 from laptime.predict.prediction import (
     CONVOLUTION_BYTES,
     LIBRARY_BYTES,
@@ -21,10 +21,10 @@ from laptime.predict.scaling import alone_from_step, scale
 from laptime.predict.timing import Prepared, Step, predict_step, prepare
 from laptime.workload import Phase, Workload
 
-# The error that nine in ten predictions stay within (docs/prediction.md).
+# The error that nine in ten predictions stay within (docs/prediction.md); on a CPU that is not known yet.
 CALIBRATED, CALIBRATED_HOST, DATA_SHEET = 0.12, 0.30, 0.40
 SCALING = 0.15  # more, for several GPUs
-BY_DATA_SHEET = "data sheet, shares of an H200 (not evaluated yet)"
+BY_DATA_SHEET = "data sheet, shares of an H200"
 
 
 def predict(workload: Workload, device: Device, **training: Any) -> Prediction:
@@ -59,7 +59,9 @@ def predict_all(
         if key not in prepared:
             prepared[key] = prepare(workload, calibration)
         step = predict_step(prepared[key], calibration)
-        alone = _prediction(workload, device, step, measured, samples, epochs, price_per_hour)
+        alone = _prediction(
+            workload, device, step, basis(calibration) if measured else None, samples, epochs, price_per_hour
+        )
         found.append(_together(alone, step, device, gpus))
     return found
 
@@ -87,13 +89,13 @@ def _prediction(
     workload: Workload,
     device: Device,
     step: Step,
-    measured: bool,
+    rests_on: str | None,
     samples: int | None,
     epochs: int | None,
     price_per_hour: float | None,
 ) -> Prediction:
     waits = step.step_s > 1.1 * step.played.busy_s
-    width = (CALIBRATED_HOST if waits else CALIBRATED) if measured else DATA_SHEET
+    width = (CALIBRATED_HOST if waits else CALIBRATED) if rests_on else DATA_SHEET
     peak = _peak_bytes(workload)
     phases: dict[Phase, float] = defaultdict(float)
     for one in step.operations:
@@ -115,9 +117,7 @@ def _prediction(
         peak_memory_bytes=peak,
         reserved_memory_bytes=int(peak * ROUNDING),
         device_memory_bytes=device.memory_bytes,
-        basis=f"calibration of {device.name}"
-        if measured
-        else "data sheet, shares of an H200 (not evaluated yet)",
+        basis=rests_on or BY_DATA_SHEET,
         notes=workload.notes,
         samples=samples,
         epochs=epochs,
