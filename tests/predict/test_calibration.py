@@ -1,5 +1,7 @@
 """Learned times of operations: near the roofline, saved without pickles, evaluated by numpy."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -8,6 +10,8 @@ from laptime.predict.calibration import LAUNCH_US, Calibration
 from laptime.predict.features import of
 from laptime.predict.fit import fit
 from laptime.predict.sweep import Timed, read
+from laptime.predict.timing import predict_step, prepare
+from laptime.workload import Memory, Operation, Phase, Workload
 
 PEAKS = {"float32": 60e12, "tf32": 450e12, "bfloat16": 900e12}
 
@@ -53,6 +57,34 @@ def test_a_saved_calibration_gives_the_same_times(calibration, tmp_path):
     works = [product(300, 700, 900), product(64, 64, 64)]
     assert again.times_us(works).tolist() == calibration.times_us(works).tolist()
     assert (again.device, again.facts, again.host_us) == ("mine", {"rows": 200}, {"mm": 20.0})
+
+
+def test_a_host_that_is_the_device_hands_nothing_over():
+    alone = fit(swept(0.5), device="cpu", peaks=PEAKS, bandwidth=4.8e12, facts={"host": "device"})
+    operation = Operation(
+        name="aten.mm",
+        kind="mm",
+        phase=Phase.FORWARD,
+        layer="",
+        dtype="float32",
+        sizes={"m": 8, "k": 8, "n": 8},
+    )
+    memory = Memory(parameters=0, gradients=0, buffers=0, state=0, inputs=0, activations=0, peak=0)
+    workload = Workload(
+        network="one",
+        batch=1,
+        precision="fp32",
+        mode="inference",
+        parameters=0,
+        tensors=0,
+        sample_bytes=0,
+        layers=(),
+        operations=(operation,),
+        memory=memory,
+    )
+    assert predict_step(prepare(workload, alone), alone).played.host_s == 0.0
+    handed = replace(alone, facts={})
+    assert predict_step(prepare(workload, handed), handed).step_s > 1e-4
 
 
 @pytest.mark.parametrize("content", [b"", b"PK\x03\x04", b"\x93NUMPY", b"{}"])

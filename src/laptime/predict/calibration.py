@@ -74,7 +74,7 @@ class Calibration:
             for dtype in (work.dtype, "bfloat16" if work.dtype == "float16" else "float32", "float32"):
                 if (kind, dtype) in self.forests:
                     return kind, dtype
-        return "elementwise", "float32"
+        return work.kind, work.dtype  # none: its bound is all that is known
 
     def save(self, path: str | Path) -> None:
         """One file, without pickles."""
@@ -119,7 +119,9 @@ class Calibration:
 
 _LIKE = {
     "cat": ("copy", "elementwise"),
+    "dropout": ("elementwise",),
     "fill": ("elementwise",),
+    "function": ("elementwise",),
     "other": ("elementwise",),
     "gather": ("copy", "elementwise"),
     "permuted": ("copy",),

@@ -34,10 +34,18 @@ def work(operation: Operation) -> Work:
     kind, sizes = operation.kind, operation.sizes
     if kind == "copy" and sizes.get("permuted"):
         kind = "permuted"
+    kind = _SPECIAL.get(operation.name.partition(".")[2], kind)
     moved = operation.moved
     if kind.startswith("pool"):  # a maximum also writes where it was found: not counted in a sweep
         moved = (sizes["n"] + sizes["o"]) * BYTES.get(operation.dtype, 4)
     return of(kind, operation.dtype, sizes, moved)
+
+
+# Elementwise, but bound by computing on a CPU; a calibration without models of them takes "elementwise".
+_SMOOTH = "gelu silu sigmoid tanh elu mish softplus hardswish exp log erf pow sin cos"
+_SPECIAL = {"native_dropout": "dropout"} | {
+    f"{name}{way}": "function" for name in _SMOOTH.split() for way in ("", "_", "_backward")
+}
 
 
 def of(kind: str, dtype: str, sizes: Mapping[str, int], moved: int) -> Work:

@@ -54,7 +54,12 @@ class Prepared:
 
 def prepare(workload: Workload, calibration: Calibration) -> Prepared:
     """The part of a prediction that takes long, and that devices without a calibration share."""
-    parts = [(one, tuple(_parts(one))) for one in workload.operations if one.phase is not Phase.UPDATE]
+    alone = calibration.host_is_device  # nobody hands anything over
+    parts = [
+        (one, (work(one),) if alone else tuple(_parts(one)))
+        for one in workload.operations
+        if one.phase is not Phase.UPDATE
+    ]
     works = tuple(part for _, found in parts for part in found)
     return Prepared(
         workload=workload,
@@ -68,11 +73,12 @@ def predict_step(prepared: Prepared, calibration: Calibration) -> Step:
     """Play a step through: what the device works off while the host hands over."""
     times = calibration.times_us(prepared.works, prepared.factors)
     operations, device_us, host_us = [], [], []
+    alone = calibration.host_is_device  # nobody hands anything over
     at = 0
     for one, count in prepared.kernels:
         operations.append(one)
         device_us.append(float(times[at : at + count].sum()))
-        host_us.append(_host_us(one, calibration))
+        host_us.append(0.0 if alone else _host_us(one, calibration))
         at += count
     updates = [one for one in prepared.workload.operations if one.phase is Phase.UPDATE]
     if updates:
@@ -81,11 +87,9 @@ def predict_step(prepared: Prepared, calibration: Calibration) -> Step:
         for index, one in enumerate(updates):
             operations.append(one)
             device_us.append(whole * one.moved / moved)  # allocated by bytes: torch updates all at once
-            host_us.append(HOST_UPDATE_US if index == 0 else 0.0)
-    if host_us:
+            host_us.append(HOST_UPDATE_US if index == 0 and not alone else 0.0)
+    if host_us and not alone:
         host_us[0] += HOST_STEP_US
-    if calibration.host_is_device:  # nobody hands anything over
-        host_us = [0.0] * len(host_us)
     played = play(device_us, host_us)
     timed = tuple(
         Timed(operation=one, device_s=device * 1e-6, span_s=float(span))
@@ -117,6 +121,9 @@ def update_us(updates: Sequence[Operation], calibration: Calibration) -> float:
     """The optimizer's kernels: passes over all parameters, and a share for every tensor of theirs."""
     moved = sum(one.moved for one in updates)
     tensors = sum(one.sizes["tensors"] for one in updates)
+    if calibration.host_is_device:
+        sizes = {"params": sum(one.sizes["params"] for one in updates), "tensors": tensors}
+        return float(calibration.times_us([of("optimizer", "float32", sizes, moved)])[0])
     return moved / (calibration.bandwidth * UPDATE_SHARE) * 1e6 + tensors * UPDATE_TENSOR_US
 
 
