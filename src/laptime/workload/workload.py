@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +24,6 @@ class Memory:
     inputs: int
     activations: int  # alive when the backward pass begins, beyond all of the above
     peak: int  # the most that is alive at once, without what libraries need to work in
-    workspace: int = 0  # the largest single tensor that a convolution touches: what its library may copy
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -117,7 +116,3 @@ class Workload:
         except ValueError:
             raise WorkloadError(f"{path} is no workload; save one with Workload.save") from None
         return cls.of(document, str(path))
-
-    def renamed(self, network: str) -> Workload:
-        """The same under another name."""
-        return replace(self, network=network)

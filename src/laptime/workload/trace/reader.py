@@ -100,7 +100,7 @@ class Reader(TorchDispatchMode):
         accumulating = node is not None and "AccumulateGrad" in node.name()
         if not accumulating:
             self.alive.settle()
-        for tensor in _tensors(out):
+        for tensor in tensors_in(out):
             self.alive.see(tensor)
         name = func._schema.name.partition("::")[2]
         if func.namespace not in ("aten", "laptime") or func.is_view or name in _NO_KERNEL:
@@ -115,7 +115,7 @@ class Reader(TorchDispatchMode):
         kind = kinds.KINDS.get(name)
         phase, owner = self._place(node)
         measured = sizes(kind, args, out) if kind is not None else {}
-        inputs, outputs = list(_unique(_tensors(args))), list(_unique(_tensors(out)))
+        inputs, outputs = list(_unique(tensors_in(args))), list(_unique(tensors_in(out)))
         reused = {id(one) for one in inputs}
         operation = Operation(
             name=f"{func.namespace}.{name}",
@@ -142,14 +142,15 @@ class Reader(TorchDispatchMode):
         return Phase.BACKWARD, max(0, bisect_right(self._entries, number) - 1) if self._entries else -1
 
 
-def _tensors(value: Any) -> Iterator[Tensor]:
+def tensors_in(value: Any) -> Iterator[Tensor]:
+    """Every tensor of a value, through tuples, lists and dictionaries."""
     if isinstance(value, Tensor):
         yield value
     elif isinstance(value, list | tuple):
         for one in value:
-            yield from _tensors(one)
+            yield from tensors_in(one)
     elif isinstance(value, dict):
-        yield from _tensors(list(value.values()))
+        yield from tensors_in(list(value.values()))
 
 
 def _unique(tensors: Iterable[Tensor]) -> Iterator[Tensor]:

@@ -16,7 +16,7 @@ from torch.nn.modules.module import register_module_forward_hook, register_modul
 from laptime.errors import WorkloadError
 from laptime.workload.operation import Operation, Phase
 from laptime.workload.trace import choices
-from laptime.workload.trace.reader import Alive, Reader
+from laptime.workload.trace.reader import Alive, Reader, tensors_in
 from laptime.workload.workload import Memory, Optimizer, Workload
 
 DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
@@ -102,7 +102,7 @@ def trace(
     try:
         with _without_memory(network, fake) as kept, fake:
             given = _fakes(batch)
-            alive.disregard([*kept, *_flat(given)])
+            alive.disregard([*kept, *tensors_in(given)])
             with choices.of_cuda(), reader, _watched(division, reader, entries):
                 activations = _step(network, given, loss, precision, mode, alive)
             gradients = sum(_size(one.grad) for one in network.parameters() if one.grad is not None)
@@ -122,9 +122,9 @@ def trace(
         state = sum(one.numel() for one in trainable) * updated.state_values * 4
     static = sum(_size(one) for one in network.parameters())
     buffers = sum(_size(one) for one in network.buffers())
-    inputs = sum(_size(one) for one in _flat(batch))
+    inputs = sum(_size(one) for one in tensors_in(batch))
     temporaries = sum(_size(one) for one in trainable) * updated.temporaries if mode == "training" else 0
-    leading = next(iter(_flat(batch)), None)
+    leading = next(iter(tensors_in(batch)), None)
     samples = int(leading.shape[0]) if leading is not None and leading.dim() else 1
     return Workload(
         network=name or type(network).__name__,
@@ -145,7 +145,6 @@ def trace(
             inputs=inputs,
             activations=activations,
             peak=static + buffers + state + inputs + max(alive.peak, gradients + temporaries),
-            workspace=max((one.read for one in operations if one.kind.startswith("conv")), default=0),
         ),
     )
 
@@ -205,16 +204,6 @@ def _fakes(batch: Any) -> Any:
     if isinstance(batch, dict):
         return {key: _fakes(value) for key, value in batch.items()}
     return batch
-
-
-def _flat(value: Any) -> Iterator[Tensor]:
-    if isinstance(value, Tensor):
-        yield value
-    elif isinstance(value, list | tuple):
-        for one in value:
-            yield from _flat(one)
-    elif isinstance(value, dict):
-        yield from _flat(list(value.values()))
 
 
 def _size(tensor: Tensor) -> int:
