@@ -6,48 +6,47 @@ from functools import partial
 
 import torch
 
+from laptime.measure.sweep.book import Window, book
 from laptime.measure.sweep.case import Case
 from laptime.measure.sweep.draw import Draw, Supply, TooLarge
 
 aten = torch.ops.aten
+KNOWN = 0.5  # of convolutions that are drawn from the book
 
 
 def convolution(supply: Supply, dtype: torch.dtype) -> list[Case]:
-    """Dense, pointwise, grouped, depthwise, and the first of a network; forward and backward."""
+    """One that networks have, or a random one; forward and backward."""
     draw = supply.draw
-    style = draw.pick(("dense", "pointwise", "first", "depthwise", "grouped"), (8, 4, 4, 2, 1))
-    n, side = draw.batch(), draw.side()
-    c, o, k, s, groups = _channels(draw, style)
-    p = k // 2 if draw.chance(0.8) else draw.pick((0, max(0, k // 2 - 1)))
-    if style == "first":
-        side = draw.side(24, 256)
-    if side + 2 * p < k:
+    found = draw.pick(book().windows) if draw.chance(KNOWN) else _random(draw)
+    n, out = draw.batch(), found.out
+    if min(out) < 1:
         raise TooLarge
-    out = (side + 2 * p - k) // s + 1
-    places, window = n * out * out, c // groups * k * k
-    elements = n * c * side * side + places * o + o * window
-    supply.check(flops=4.0 * places * window * o, elements=2.0 * elements)
-    x, weight = supply.take((n, c, side, side), dtype), supply.take((o, c // groups, k, k), dtype)
+    places, window = n * out[0] * out[1], found.c // found.groups * found.k[0] * found.k[1]
+    elements = n * found.c * found.h * found.w + places * found.o + found.o * window
+    supply.check(flops=4.0 * places * window * found.o, elements=2.0 * elements)
+    x = supply.take((n, found.c, found.h, found.w), dtype)
+    weight = supply.take((found.o, found.c // found.groups, *found.k), dtype)
     # A GPU's library leaves the bias to a kernel of its own, which predictions count by itself.
-    bias = supply.take((o,), dtype) if supply.device.type == "cpu" and draw.chance(0.5) else None
-    shape = ([s, s], [p, p], [1, 1], False, [0, 0], groups)
-    gradient = supply.take((n, o, out, out), dtype)
-    to_input = not draw.chance(0.7 if style == "first" else 0.03)
-    has_bias = bias is not None
+    bias = supply.take((found.o,), dtype) if supply.device.type == "cpu" and draw.chance(0.5) else None
+    stride, padding, dilation = [found.s] * 2, list(found.p), [found.dilation] * 2
+    shape = (stride, padding, dilation, False, [0, 0], found.groups)
+    gradient = supply.take((n, found.o, *out), dtype)
+    first = found.c <= 4  # images have no gradient
+    mask = [not draw.chance(0.7 if first else 0.03), True, bias is not None]
+    sizes = [found.o] if bias is not None else None
     return [
         Case(call=partial(aten.convolution, x, weight, bias, *shape), kept=True),
-        Case(
-            call=partial(
-                aten.convolution_backward,
-                gradient,
-                x,
-                weight,
-                [o] if has_bias else None,
-                *shape,
-                [to_input, True, has_bias],
-            )
-        ),
+        Case(call=partial(aten.convolution_backward, gradient, x, weight, sizes, *shape, mask)),
     ]
+
+
+def _random(draw: Draw) -> Window:
+    """Dense, pointwise, grouped, depthwise, or the first of a network."""
+    style = draw.pick(("dense", "pointwise", "first", "depthwise", "grouped"), (8, 4, 4, 2, 1))
+    c, o, k, s, groups = _channels(draw, style)
+    side = draw.side(24, 256) if style == "first" else draw.side()
+    p = k // 2 if draw.chance(0.8) else draw.pick((0, max(0, k // 2 - 1)))
+    return Window(c=c, o=o, h=side, w=side, k=(k, k), s=s, p=(p, p), groups=groups)
 
 
 def _channels(draw: Draw, style: str) -> tuple[int, int, int, int, int]:

@@ -30,7 +30,7 @@ FAMILIES = (
     Family(name="mm", make=multiplying.mm, share=6),
     Family(name="bmm", make=multiplying.bmm, share=2),
     Family(name="attention", make=multiplying.attention, share=2),
-    Family(name="recurrent", make=multiplying.recurrent, low=False),
+    Family(name="recurrent", make=multiplying.recurrent),
     Family(name="batch_norm", make=normalizing.batch_norm, share=2),
     Family(name="layer_norm", make=normalizing.layer_norm),
     Family(name="softmax", make=normalizing.softmax, share=2),

@@ -10,11 +10,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from laptime.measure.sweep.book import book
 from laptime.measure.sweep.case import Case
 from laptime.measure.sweep.draw import Supply
 from laptime.workload.trace import choices  # noqa: F401  registers torch.ops.laptime
 
 aten = torch.ops.aten
+KNOWN = 0.5  # of products that are drawn from the book
 
 
 def _matrix(supply: Supply, shape: tuple[int, ...], dtype: torch.dtype, transposed: bool) -> Tensor:
@@ -31,6 +33,9 @@ def mm(supply: Supply, dtype: torch.dtype) -> list[Case]:
         rows = draw.between(1, 256)  # of a network without a sequence: a batch
     if draw.chance(0.05):
         b = draw.between(5000, 60_000)  # words
+    if draw.chance(KNOWN):
+        each, a, b = draw.pick(book().linear)
+        rows = each * draw.batch()
     supply.check(flops=2.0 * rows * a * b, elements=rows * a + a * b + rows * b)
     style = draw.pick(("forward", "plain", "to_input", "to_weight"), (3, 1, 2, 2))
     if style == "forward":
@@ -48,8 +53,11 @@ def bmm(supply: Supply, dtype: torch.dtype) -> list[Case]:
     draw = supply.draw
     b, m, n = draw.width(1, 1024), draw.width(4, 2048), draw.width(4, 2048)
     k = draw.pick((16, 32, 64, 128)) if draw.chance(0.6) else draw.width(4, 2048)
-    supply.check(flops=2.0 * b * m * k * n, elements=b * (m * k + k * n + m * n))
     ta, tb = draw.pick(((False, False), (False, True), (True, False)))
+    if draw.chance(KNOWN):
+        b, m, k, n, ta, tb = draw.pick(book().batched)
+        b *= draw.batch()
+    supply.check(flops=2.0 * b * m * k * n, elements=b * (m * k + k * n + m * n))
     call = partial(aten.bmm, _matrix(supply, (b, m, k), dtype, ta), _matrix(supply, (b, k, n), dtype, tb))
     return [Case(call=call, kept=draw.chance(0.5))]
 

@@ -12,17 +12,30 @@ from laptime.predict.features import work
 from laptime.predict.sweep import Timed
 from laptime.workload import Operation, Phase
 
-_COLUMNS = ("op", "kind", "dtype", "sizes", "flops", "read", "written", "device_us", "host_us", "calls")
+_COLUMNS = (
+    "op",
+    "kind",
+    "dtype",
+    "sizes",
+    "flops",
+    "read",
+    "written",
+    "device_us",
+    "host_us",
+    "calls",
+    "workspace",
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
-    """An operation, the median of its times, and of how many calls."""
+    """An operation, the median of its times, of how many calls, and the memory it took beside its results."""
 
     operation: Operation
     device_us: float
     host_us: float
     calls: int
+    workspace: int = 0  # bytes; 0 where it was not looked at
 
     def timed(self) -> Timed:
         """As a model is fitted to it."""
@@ -43,7 +56,7 @@ def write_rows(rows: Iterable[Row], path: str | Path) -> None:
             one = row.operation
             sizes = json.dumps(dict(one.sizes))
             told = (one.name, one.kind, one.dtype, sizes, one.flops, one.read, one.written)
-            table.writerow((*told, f"{row.device_us:.3f}", f"{row.host_us:.3f}", row.calls))
+            table.writerow((*told, f"{row.device_us:.3f}", f"{row.host_us:.3f}", row.calls, row.workspace))
 
 
 def read_rows(path: str | Path) -> Iterator[Row]:
@@ -65,4 +78,5 @@ def read_rows(path: str | Path) -> Iterator[Row]:
                 device_us=float(line["device_us"]),
                 host_us=float(line["host_us"]),
                 calls=int(line["calls"]),
+                workspace=int(line.get("workspace") or 0),
             )

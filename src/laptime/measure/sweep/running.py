@@ -132,12 +132,14 @@ class Sweep:
             operation = case.operation()
             if case.shown is not None or time.perf_counter() - begin < _LONG_S:
                 case.call()  # once more than reading it took: libraries prepare what they will do again
+            workspace = _workspace(case.call) if self.device.type == "cuda" else 0
             taken = self._watch.time(case.call, kept=case.kept)
             yield Row(
                 operation=operation,
                 device_us=taken.device_us,
                 host_us=taken.host_us,
                 calls=taken.calls,
+                workspace=workspace,
             )
 
 
@@ -153,6 +155,16 @@ def dtypes_of(device: torch.device) -> tuple[torch.dtype, ...]:
 def host_of(device: torch.device) -> str:
     """Who hands operations over: the "device" itself on a CPU, a "host" beside a GPU."""
     return "host" if device.type == "cuda" else "device"
+
+
+def _workspace(call: Call) -> int:
+    """Bytes that a call takes for itself and gives back: what libraries compute in."""
+    torch.cuda.reset_peak_memory_stats()
+    before = torch.cuda.memory_allocated()
+    kept = call()
+    made = torch.cuda.memory_allocated() - before
+    del kept
+    return max(0, int(torch.cuda.max_memory_allocated()) - before - max(0, made))
 
 
 def _flags() -> frozenset[str]:

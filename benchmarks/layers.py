@@ -1,0 +1,273 @@
+"""Networks measured layer by layer on a GPU, and their predictions beside it.
+
+    python -m benchmarks.layers measure OUT.jsonl --minutes 4      on the GPU (torchvision, transformers)
+    python -m benchmarks.layers trace IN.jsonl OUT.jsonl.gz        here: their workloads, kept beside the times
+    python -m benchmarks.layers                                    the errors of what is kept
+
+None of these steps was fitted to but by the host's constants, each family's from the others.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gzip
+import json
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from importlib import import_module
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+# name -> (batch sizes of which the first is measured layer by layer, sample). A tiny batch shows the host.
+IMAGES = {
+    "alexnet": (128, 16),
+    "vgg11": (64,),
+    "resnet18": (128,),
+    "resnet50": (128, 32),
+    "squeezenet1_1": (64,),
+    "mobilenet_v3_large": (64,),
+    "densenet121": (64,),
+    "googlenet": (128,),
+    "efficientnet_b0": (64, 128),
+    "convnext_tiny": (64,),
+    "vit_b_16": (64,),
+    "swin_t": (64,),
+    "regnet_y_1_6gf": (128,),
+    "shufflenet_v2_x1_0": (256,),
+    "resnext50_32x4d": (64,),
+    "mnasnet1_0": (128,),
+    "inception_v3": (64,),
+}
+WORDS = {"bert_base": (64,), "gpt2": (8,), "distilbert": (32,), "lstm_2x512": (128, 32), "gru_3x1024": (64,)}
+OTHERS = {"unet": (16,), "fcn_5x2048": (1024, 64)}
+LENGTHS = {"bert_base": 128, "gpt2": 512, "distilbert": 128, "lstm_2x512": 64, "gru_3x1024": 100}
+TINY = 2
+
+
+def network(name: str) -> Any:
+    """A network by name."""
+    import torch
+    from torch import nn
+
+    class Words(nn.Module):
+        def __init__(self, make: Any, width: int, layers: int) -> None:
+            super().__init__()
+            self.embed = nn.Embedding(10_000, width)
+            self.recurrent = make(width, width, layers, batch_first=True)
+            self.out = nn.Linear(width, 10_000)
+
+        def forward(self, ids: Any) -> Any:
+            return self.out(self.recurrent(self.embed(ids))[0])
+
+    class Unet(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            widths = (3, 64, 128, 256, 512)
+            self.down = nn.ModuleList(_two(a, b) for a, b in zip(widths, widths[1:], strict=False))
+            self.up = nn.ModuleList(
+                nn.ConvTranspose2d(b, a, 2, 2) for a, b in ((256, 512), (128, 256), (64, 128))
+            )
+            self.after = nn.ModuleList(_two(2 * a, a) for a in (256, 128, 64))
+            self.head = nn.Conv2d(64, 21, 1)
+
+        def forward(self, x: Any) -> Any:
+            kept = []
+            for index, block in enumerate(self.down):
+                x = block(x)
+                if index < 3:
+                    kept.append(x)
+                    x = nn.functional.max_pool2d(x, 2)
+            for up, after in zip(self.up, self.after, strict=True):
+                x = after(torch.cat([up(x), kept.pop()], 1))
+            return self.head(x).flatten(2).transpose(1, 2)
+
+    def _two(a: int, b: int) -> Any:
+        convolution = nn.Conv2d(a, b, 3, padding=1, bias=False)
+        again = nn.Conv2d(b, b, 3, padding=1, bias=False)
+        return nn.Sequential(
+            convolution, nn.BatchNorm2d(b), nn.ReLU(True), again, nn.BatchNorm2d(b), nn.ReLU(True)
+        )
+
+    if name in IMAGES:
+        torchvision = _torchvision()
+        more = {"aux_logits": False, "init_weights": False} if name in ("googlenet", "inception_v3") else {}
+        return getattr(torchvision.models, name)(**more)
+    match name:
+        case "lstm_2x512":
+            return Words(nn.LSTM, 512, 2)
+        case "gru_3x1024":
+            return Words(nn.GRU, 1024, 3)
+        case "unet":
+            return Unet()
+        case "fcn_5x2048":
+            widths = [512, 2048, 2048, 2048, 2048, 2048]
+            pairs = zip(widths, widths[1:], strict=False)
+            hidden = [part for a, b in pairs for part in (nn.Linear(a, b), nn.ReLU())]
+            return nn.Sequential(*hidden, nn.Linear(2048, 1000))
+    import transformers
+
+    given: Any = transformers
+    return {
+        "bert_base": lambda: given.BertForMaskedLM(given.BertConfig()),
+        "gpt2": lambda: given.GPT2LMHeadModel(given.GPT2Config()),
+        "distilbert": lambda: given.DistilBertForMaskedLM(given.DistilBertConfig()),
+    }[name]()
+
+
+def _torchvision() -> Any:
+    """Its CUDA build imports beside a CPU build of torch once the operators that it misses have a name."""
+    import torch
+
+    if not torch.cuda.is_available() and not hasattr(torch.ops.torchvision, "nms"):
+        library = torch.library.Library("torchvision", "DEF")
+        for name in ("nms", "qnms"):
+            library.define(f"{name}(Tensor boxes, Tensor scores, float threshold) -> Tensor")
+        _KEPT.append(library)
+    return import_module("torchvision")
+
+
+_KEPT: list[Any] = []  # a library's definitions last as long as it does
+
+
+def batch_of(name: str, size: int, device: Any) -> Any:
+    """A batch for it, with labels where transformers computes the loss."""
+    import torch
+
+    if name in LENGTHS:
+        ids = torch.zeros(size, LENGTHS[name], dtype=torch.long, device=device)
+        return (ids,) if name in ("lstm_2x512", "gru_3x1024") else {"input_ids": ids, "labels": ids}
+    if name == "fcn_5x2048":
+        return (torch.zeros(size, 512, device=device),)
+    side = 299 if name == "inception_v3" else 128 if name == "unet" else 224
+    return (torch.zeros(size, 3, side, side, device=device),)
+
+
+def measure(name: str, size: int, precision: str, *, layers: bool, enough_s: float = 1.0) -> dict[str, Any]:
+    """Step time, peak memory and, if asked, layers, of a training with SGD and momentum on CUDA."""
+    import torch
+
+    import laptime
+    from laptime.workload.trace.step import cross_entropy
+
+    torch.cuda.empty_cache()
+    device = torch.device("cuda")
+    subject = network(name).to(device).train()
+    optimizer = torch.optim.SGD(subject.parameters(), lr=1e-6, momentum=0.9)
+    batch = batch_of(name, size, device)
+
+    def step() -> None:
+        with torch.autocast("cuda", torch.bfloat16, enabled=precision == "bf16"):
+            loss = subject(**batch).loss if isinstance(batch, dict) else cross_entropy(subject, batch)
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+    for _ in range(3):
+        step()
+    torch.cuda.synchronize()
+    torch.cuda.reset_peak_memory_stats()
+    times = list(_times(step, enough_s))
+    found: dict[str, Any] = {
+        "network": name,
+        "batch": size,
+        "precision": precision,
+        "step_ms": median(times),
+        "steps": len(times),
+        "peak_mib": torch.cuda.max_memory_allocated() / 2**20,
+        "reserved_mib": torch.cuda.max_memory_reserved() / 2**20,
+    }
+    if layers:
+        with tempfile.TemporaryDirectory() as folder:
+            with laptime.record(subject, optimizer, out=Path(folder) / "run", every_step=True) as recording:
+                for _ in range(14):
+                    with recording.step():
+                        step()
+            found["layers"] = [
+                [
+                    one.layer,
+                    *(part.median if part else 0.0 for part in (one.forward, one.backward, one.update)),
+                ]
+                for one in recording.run.layers(skip=4)
+            ]
+    return found
+
+
+def _times(step: Callable[[], None], enough_s: float) -> Iterator[float]:
+    import torch
+
+    end = time.perf_counter() + enough_s
+    events = []
+    count = 0
+    while count < 8 or (time.perf_counter() < end and count < 60):
+        event = torch.cuda.Event(enable_timing=True)
+        event.record()
+        events.append(event)
+        step()
+        count += 1
+    torch.cuda.synchronize()
+    for first, second in zip(events, events[1:], strict=False):
+        yield first.elapsed_time(second)
+
+
+def measure_all(out: Path, minutes: float) -> None:
+    """All of them while the time lasts; what fails is said and left out."""
+    import torch
+
+    end = time.monotonic() + 60 * minutes
+    with out.open("w", encoding="utf-8") as file:
+        for turn in range(3):  # the host at a tiny batch; the first size with its layers; the rest
+            for name, sizes in (IMAGES | WORDS | OTHERS).items():
+                chosen = ((TINY,), sizes[:1], sizes[1:])[turn]
+                for size in chosen:
+                    for precision in ("fp32", "bf16"):
+                        if time.monotonic() > end:
+                            print("out of time at", name, size, precision)
+                            return
+                        try:
+                            row = measure(name, size, precision, layers=turn > 0, enough_s=0.4)
+                        except Exception as error:
+                            print(name, size, precision, type(error).__name__, str(error)[:200])
+                            continue
+                        row |= {"torch": torch.__version__, "device": torch.cuda.get_device_name()}
+                        file.write(json.dumps(row) + "\n")
+                        file.flush()
+                        print(name, size, precision, f"{row['step_ms']:.2f} ms", flush=True)
+
+
+def trace_all(rows: Path, out: Path) -> None:
+    """Read every network that was measured, and keep both."""
+    import torch
+
+    from laptime.api import workload
+
+    with rows.open(encoding="utf-8") as file, gzip.open(out, "wt", encoding="utf-8") as kept:
+        for row in map(json.loads, file):
+            with torch.device("meta"):
+                subject = network(row["network"])
+                batch = batch_of(row["network"], row["batch"], "meta")
+            read = workload(subject, example=batch, precision=row["precision"], name=row["network"])
+            kept.write(json.dumps(row | {"workload": read.document()}) + "\n")
+            print(row["network"], row["batch"], row["precision"], flush=True)
+
+
+def main() -> None:
+    """Measure, trace or compare."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    verbs = parser.add_subparsers(dest="verb")
+    measuring = verbs.add_parser("measure")
+    measuring.add_argument("out", type=Path)
+    measuring.add_argument("--minutes", type=float, default=4.0)
+    tracing = verbs.add_parser("trace")
+    tracing.add_argument("rows", type=Path)
+    tracing.add_argument("out", type=Path)
+    options = parser.parse_args()
+    if options.verb == "trace":
+        trace_all(options.rows, options.out)
+    if options.verb == "measure":
+        measure_all(options.out, options.minutes)
+
+
+if __name__ == "__main__":
+    main()

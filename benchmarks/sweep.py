@@ -1,0 +1,39 @@
+"""A long sweep of single operations on the GPU at hand: `python -m benchmarks.sweep OUT.csv --seconds 300`.
+
+`laptime calibrate` measures for two minutes at most; the calibration that laptime ships rests on more.
+`python -m benchmarks.calibration` fits it.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections import Counter
+from dataclasses import replace
+from pathlib import Path
+
+import torch
+
+from laptime.measure.sweep import FAMILIES, Sweep, write_rows
+
+# Draws of each round, where they differ from a calibration's: what was thin in `h200_ops.csv`.
+SHARES = {"convolution": 24, "mm": 6, "bmm": 3, "attention": 1, "recurrent": 3, "elementwise": 2}
+
+
+def main() -> None:
+    """Measure and say how many of each kind there are."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("out", type=Path)
+    parser.add_argument("--seconds", type=float, default=300.0)
+    parser.add_argument("--device", default="cuda")
+    parser.add_argument("--seed", type=int, default=1)
+    options = parser.parse_args()
+    families = [replace(one, share=SHARES.get(one.name, 1)) for one in FAMILIES]
+    device = torch.device(options.device)
+    rows = list(Sweep(device, seconds=options.seconds, families=families, seed=options.seed))
+    write_rows(rows, options.out)
+    counts = Counter(row.operation.kind for row in rows)
+    print(f"{len(rows)} rows: " + ", ".join(f"{count} {kind}" for kind, count in counts.most_common()))
+
+
+if __name__ == "__main__":
+    main()
