@@ -1,7 +1,7 @@
 """Networks measured layer by layer on a GPU, and their predictions beside it.
 
     python -m benchmarks.layers measure OUT.jsonl --minutes 4      on the GPU (torchvision, transformers)
-    python -m benchmarks.layers trace IN.jsonl OUT.jsonl.gz        here: their workloads, kept beside the times
+    python -m benchmarks.layers trace IN.jsonl OUT.jsonl.gz        their workloads, kept beside the times
     python -m benchmarks.layers                                    the errors of what is kept
 
 None of these steps was fitted to but by the host's constants, each family's from the others.
@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import gzip
+import itertools
 import json
 import tempfile
 import time
@@ -65,7 +66,7 @@ def network(name: str) -> Any:
         def __init__(self) -> None:
             super().__init__()
             widths = (3, 64, 128, 256, 512)
-            self.down = nn.ModuleList(_two(a, b) for a, b in zip(widths, widths[1:], strict=False))
+            self.down = nn.ModuleList(_two(a, b) for a, b in itertools.pairwise(widths))
             self.up = nn.ModuleList(
                 nn.ConvTranspose2d(b, a, 2, 2) for a, b in ((256, 512), (128, 256), (64, 128))
             )
@@ -103,7 +104,7 @@ def network(name: str) -> Any:
             return Unet()
         case "fcn_5x2048":
             widths = [512, 2048, 2048, 2048, 2048, 2048]
-            pairs = zip(widths, widths[1:], strict=False)
+            pairs = itertools.pairwise(widths)
             hidden = [part for a, b in pairs for part in (nn.Linear(a, b), nn.ReLU())]
             return nn.Sequential(*hidden, nn.Linear(2048, 1000))
     import transformers
@@ -207,7 +208,7 @@ def _times(step: Callable[[], None], enough_s: float) -> Iterator[float]:
         step()
         count += 1
     torch.cuda.synchronize()
-    for first, second in zip(events, events[1:], strict=False):
+    for first, second in itertools.pairwise(events):
         yield first.elapsed_time(second)
 
 
