@@ -5,6 +5,7 @@ GPU would make (`choices`). So any network can be read anywhere, whatever its si
 `workload` that imports torch.
 """
 
-from laptime.workload.trace.step import OPTIMIZERS, Division, trace
+from laptime.workload.trace.step import trace
+from laptime.workload.trace.updates import OPTIMIZERS, Division
 
 __all__ = ["OPTIMIZERS", "Division", "trace"]

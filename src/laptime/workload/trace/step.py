@@ -2,59 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, nullcontext
-from dataclasses import replace
-from typing import Any, Protocol
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch._subclasses.fake_tensor import DataDependentOutputException, FakeTensorMode
 from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
 
 from laptime.errors import WorkloadError
 from laptime.workload.operation import Operation, Phase
 from laptime.workload.trace import choices
+from laptime.workload.trace.fakes import fake_mode, fakes, unlogged, without_memory
 from laptime.workload.trace.reader import Alive, Reader, tensors_in
+from laptime.workload.trace.refusals import check_batch, check_loss, refusal
+from laptime.workload.trace.updates import OPTIMIZERS, Division, size_of, updates
 from laptime.workload.workload import Memory, Optimizer, Workload
 
 DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
-OPTIMIZERS = {
-    "sgd": Optimizer(name="sgd", state_values=0, passes=3, temporaries=0),
-    "momentum": Optimizer(name="momentum", state_values=1, passes=8, temporaries=0),
-    "rmsprop": Optimizer(name="rmsprop", state_values=1, passes=13, temporaries=1),
-    "adagrad": Optimizer(name="adagrad", state_values=1, passes=10, temporaries=1),
-    "adadelta": Optimizer(name="adadelta", state_values=2, passes=20, temporaries=2),
-    "adam": Optimizer(name="adam", state_values=2, passes=16, temporaries=1),
-    "adamw": Optimizer(name="adamw", state_values=2, passes=18, temporaries=1),
-}
-"""By torch's multi-tensor implementations, which are the default on CUDA: each of their operations reads and
-writes every tensor; fused ones pass fewer times."""
 
 Loss = Callable[[nn.Module, Any], Tensor]
-
-
-class Unit(Protocol):
-    """A module that may be a layer."""
-
-    module: nn.Module
-    name: str
-    is_layer: bool
-
-    @property
-    def layer(self) -> int: ...
-
-
-class Division(Protocol):
-    """A network divided into layers, as `measure.division` does it."""
-
-    @property
-    def units(self) -> Sequence[Any]: ...
-    def call(self, unit: Any) -> None: ...
-    def resolve(self) -> None: ...
-    def layers(self) -> Sequence[Any]: ...
-    def parameters_by_layer(self, claimed: set[int]) -> dict[int, list[Tensor]]: ...
 
 
 def cross_entropy(network: nn.Module, batch: Any) -> Tensor:
@@ -86,66 +55,91 @@ def trace(
     name: str = "",
 ) -> Workload:
     """What one step asks of a machine. `batch` holds tensors of the right shape on any device, meta too."""
-    if mode not in ("training", "inference"):
-        raise WorkloadError(f"mode is training or inference, not {mode!r}")
-    if precision not in ("fp32", *DTYPES):
-        raise WorkloadError(f"precision is fp32, bf16 or fp16, not {precision!r}")
-    updated = OPTIMIZERS.get(optimizer)
-    if updated is None:
-        raise WorkloadError(f"no optimizer is called {optimizer!r}; one of {', '.join(OPTIMIZERS)}")
-    entries: list[Any] = []
-    fake = FakeTensorMode(allow_non_fake_inputs=True)
-    alive = Alive()
-    reader = Reader(alive)
-    was_training = network.training
-    network.train(mode == "training")
-    try:
-        with _without_memory(network, fake) as kept, fake:
-            given = _fakes(batch)
-            alive.disregard([*kept, *tensors_in(given)])
-            with choices.of_cuda(), reader, _watched(division, reader, entries):
-                activations = _step(network, given, loss, precision, mode, alive)
-            gradients = sum(_size(one.grad) for one in network.parameters() if one.grad is not None)
-    except DataDependentOutputException as error:
-        raise WorkloadError(_data_dependent(error.func)) from error
-    except (NotImplementedError, RuntimeError, ValueError, TypeError, AttributeError) as error:
-        raise WorkloadError(_untraceable(error, reader)) from error
-    finally:
-        network.train(was_training)
+    updated = _checked(precision, mode, optimizer)
+    samples = check_batch(batch)
+    read = _read(network, batch, division, loss, precision, mode)
     division.resolve()
-    operations = _owned(reader.found, entries, division)
-    trainable = [one for one in network.parameters() if one.requires_grad]
-    count = sum(one.numel() for one in network.parameters())
-    state = 0
+    operations = _owned(read.reader.found, read.entries, division)
     if mode == "training":
-        operations += _update(division, updated, network)
-        state = sum(one.numel() for one in trainable) * updated.state_values * 4
-    static = sum(_size(one) for one in network.parameters())
-    buffers = sum(_size(one) for one in network.buffers())
-    inputs = sum(_size(one) for one in tensors_in(batch))
-    temporaries = sum(_size(one) for one in trainable) * updated.temporaries if mode == "training" else 0
-    leading = next(iter(tensors_in(batch)), None)
-    samples = int(leading.shape[0]) if leading is not None and leading.dim() else 1
+        operations += updates(division, updated)
+    memory = _memory(network, batch, read, updated if mode == "training" else None)
     return Workload(
         network=name or type(network).__name__,
         batch=samples,
         precision=precision,
         mode=mode,
-        parameters=count,
-        tensors=len(trainable),
-        sample_bytes=inputs // max(1, samples),
+        parameters=sum(one.numel() for one in network.parameters()),
+        tensors=sum(one.requires_grad for one in network.parameters()),
+        sample_bytes=memory.inputs // samples,
         layers=tuple(unit.name for unit in division.layers()),
         operations=tuple(operations),
-        notes=tuple(sorted(reader.assumed)),
-        memory=Memory(
-            parameters=static,
-            gradients=gradients,
-            buffers=buffers,
-            state=state,
-            inputs=inputs,
-            activations=activations,
-            peak=static + buffers + state + inputs + max(alive.peak, gradients + temporaries),
-        ),
+        notes=tuple(sorted(read.reader.assumed)),
+        memory=memory,
+    )
+
+
+def _checked(precision: str, mode: str, optimizer: str) -> Optimizer:
+    """The optimizer of that name, if the other words are known too."""
+    if mode not in ("training", "inference"):
+        raise WorkloadError(f"mode is training or inference, not {mode!r}")
+    if precision not in ("fp32", *DTYPES):
+        raise WorkloadError(f"precision is fp32, bf16 or fp16, not {precision!r}")
+    if optimizer not in OPTIMIZERS:
+        raise WorkloadError(f"no optimizer is called {optimizer!r}; one of {', '.join(OPTIMIZERS)}")
+    return OPTIMIZERS[optimizer]
+
+
+@dataclass(slots=True)
+class _Read:
+    """What was seen of a step while it ran."""
+
+    alive: Alive
+    reader: Reader
+    entries: list[Any] = field(default_factory=list)  # units, in the order in which they were entered
+    activations: int = 0  # bytes alive between forward and backward
+    gradients: int = 0
+
+
+def _read(network: nn.Module, batch: Any, division: Division, loss: Loss, precision: str, mode: str) -> _Read:
+    """Run a step on tensors without memory; the network is left as it was."""
+    alive = Alive()
+    read = _Read(alive=alive, reader=Reader(alive))
+    mode_before = network.training
+    network.train(mode == "training")
+    fake = fake_mode()
+    try:
+        with without_memory(network, fake) as kept, fake, unlogged():
+            given = fakes(batch)
+            alive.disregard([*kept, *tensors_in(given)])
+            with choices.of_cuda(), read.reader, _watched(division, read):
+                read.activations = _step(network, given, loss, precision, mode, alive)
+            read.gradients = sum(size_of(one.grad) for one in network.parameters() if one.grad is not None)
+    except Exception as error:  # whatever a stranger's network raises is told in one line, with its cause
+        last = read.reader.found[-1][0] if read.reader.found else None
+        entered = read.entries[-1].module if read.entries else network
+        raise refusal(error, network, batch, entered, last) from error
+    finally:
+        network.train(mode_before)
+    return read
+
+
+def _memory(network: nn.Module, batch: Any, read: _Read, updated: Optimizer | None) -> Memory:
+    """Bytes of a step; without an optimizer, of a forward pass."""
+    trainable = [one for one in network.parameters() if one.requires_grad] if updated else []
+    state = sum(one.numel() for one in trainable) * 4 * (updated.state_values if updated else 0)
+    temporaries = sum(map(size_of, trainable)) * (updated.temporaries if updated else 0)
+    parameters = sum(map(size_of, network.parameters()))
+    buffers = sum(map(size_of, network.buffers()))
+    inputs = sum(map(size_of, tensors_in(batch)))
+    moving = max(read.alive.peak, read.gradients + temporaries)
+    return Memory(
+        parameters=parameters,
+        gradients=read.gradients,
+        buffers=buffers,
+        state=state,
+        inputs=inputs,
+        activations=read.activations,
+        peak=parameters + buffers + state + inputs + moving,
     )
 
 
@@ -159,6 +153,7 @@ def _step(network: nn.Module, given: Any, loss: Loss, precision: str, mode: str,
         return alive.now
     with cast:
         value = loss(network, given)
+    check_loss(value)
     held = alive.now
     value.backward()
     alive.settle()
@@ -166,56 +161,12 @@ def _step(network: nn.Module, given: Any, loss: Loss, precision: str, mode: str,
 
 
 @contextmanager
-def _without_memory(network: nn.Module, fake: FakeTensorMode) -> Iterator[list[Tensor]]:
-    """The network's parameters and buffers exchanged for fakes of theirs; everything is put back."""
-    kept: list[tuple[dict[str, Any], str, Any]] = []
-    made: dict[int, Tensor] = {}
-    with fake:
-        for module in network.modules():
-            stores: tuple[dict[str, Any], ...] = (module._parameters, module._buffers)
-            for store in stores:
-                for key, value in store.items():
-                    if value is None:
-                        continue
-                    if id(value) not in made:
-                        made[id(value)] = _fake(value)
-                    kept.append((store, key, value))
-                    store[key] = made[id(value)]
-    try:
-        yield list(made.values())
-    finally:
-        for store, key, value in kept:
-            store[key] = value
-
-
-def _fake(tensor: Tensor) -> Tensor:
-    """A tensor of the same shape and type, on a CPU that it takes no memory of. Within the fake mode."""
-    made = torch.empty_strided(tuple(tensor.shape), tensor.stride(), dtype=tensor.dtype, device="cpu")
-    if isinstance(tensor, nn.Parameter):
-        return nn.Parameter(made, requires_grad=tensor.requires_grad)
-    return made
-
-
-def _fakes(batch: Any) -> Any:
-    if isinstance(batch, Tensor):
-        return _fake(batch)
-    if isinstance(batch, list | tuple):
-        return type(batch)(map(_fakes, batch))
-    if isinstance(batch, dict):
-        return {key: _fakes(value) for key, value in batch.items()}
-    return batch
-
-
-def _size(tensor: Tensor) -> int:
-    return tensor.numel() * tensor.element_size()
-
-
-@contextmanager
-def _watched(division: Division, reader: Reader, entries: list[Any]) -> Iterator[None]:
+def _watched(division: Division, read: _Read) -> Iterator[None]:
     """Every module tells when it is entered, and the network when it is done."""
     units = {id(unit.module): unit for unit in division.units}
     root = division.units[0].module
     number = torch._C._autograd._get_sequence_nr
+    reader = read.reader
 
     def enter(module: nn.Module, inputs: Any) -> None:
         unit = units.get(id(module))
@@ -224,7 +175,7 @@ def _watched(division: Division, reader: Reader, entries: list[Any]) -> Iterator
         if module is root:
             reader.phase = Phase.FORWARD
         division.call(unit)
-        entries.append(unit)
+        read.entries.append(unit)
         reader.enter(number())
 
     def leave(module: nn.Module, inputs: Any, output: Any) -> None:
@@ -250,45 +201,3 @@ def _owned(found: list[tuple[Operation, int]], entries: list[Any], division: Div
     return [
         replace(one, layer=(names[owner] or first) if owner >= 0 and names else "") for one, owner in found
     ]
-
-
-def _update(division: Division, optimizer: Optimizer, network: nn.Module) -> list[Operation]:
-    """One operation for each layer's parameters; torch goes through all of them at once."""
-    names = {unit.layer: unit.name for unit in division.layers()}
-    found = []
-    for index, parameters in division.parameters_by_layer(set()).items():
-        trained = [one for one in parameters if one.requires_grad]
-        if not trained:
-            continue
-        count = sum(one.numel() for one in trained)
-        size = sum(map(_size, trained))
-        found.append(
-            Operation(
-                name=f"optimizer.{optimizer.name}",
-                kind="optimizer",
-                phase=Phase.UPDATE,
-                layer=names.get(index, ""),
-                dtype="float32",
-                sizes={"params": count, "tensors": len(trained), "passes": optimizer.passes},
-                read=size * optimizer.passes * 5 // 8,
-                written=size * optimizer.passes * 3 // 8,
-                launches=0,
-            )
-        )
-    return found
-
-
-def _data_dependent(operation: Any) -> str:
-    return (
-        f"the network looks at values ({operation}), which tensors without memory do not have; take the "
-        "decision out of forward(), or measure it with laptime profile"
-    )
-
-
-def _untraceable(error: Exception, reader: Reader) -> str:
-    last = reader.found[-1][0].name if reader.found else "nothing"
-    said = str(error).strip().splitlines() or [type(error).__name__]
-    return (
-        f"the network cannot be read ({said[0]}; the last operation was {last}); "
-        "measure it with laptime profile"
-    )

@@ -1,0 +1,65 @@
+"""The update of a step, which no network runs itself: what optimizers keep, read and write."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+from torch import Tensor
+
+from laptime.workload.operation import Operation, Phase
+from laptime.workload.workload import Optimizer
+
+OPTIMIZERS = {
+    "sgd": Optimizer(name="sgd", state_values=0, passes=3, temporaries=0),
+    "momentum": Optimizer(name="momentum", state_values=1, passes=8, temporaries=0),
+    "rmsprop": Optimizer(name="rmsprop", state_values=1, passes=13, temporaries=1),
+    "adagrad": Optimizer(name="adagrad", state_values=1, passes=10, temporaries=1),
+    "adadelta": Optimizer(name="adadelta", state_values=2, passes=20, temporaries=2),
+    "adam": Optimizer(name="adam", state_values=2, passes=16, temporaries=1),
+    "adamw": Optimizer(name="adamw", state_values=2, passes=18, temporaries=1),
+}
+"""By torch's multi-tensor implementations, which are the default on CUDA: each of their operations reads and
+writes every tensor; fused ones pass fewer times."""
+
+
+class Division(Protocol):
+    """A network divided into layers, as `measure.division` does it."""
+
+    @property
+    def units(self) -> Sequence[Any]: ...
+    def call(self, unit: Any) -> None: ...
+    def resolve(self) -> None: ...
+    def layers(self) -> Sequence[Any]: ...
+    def parameters_by_layer(self, claimed: set[int]) -> dict[int, list[Tensor]]: ...
+
+
+def updates(division: Division, optimizer: Optimizer) -> list[Operation]:
+    """One operation for each layer's parameters; torch goes through all of them at once."""
+    names = {unit.layer: unit.name for unit in division.layers()}
+    found = []
+    for index, parameters in division.parameters_by_layer(set()).items():
+        trained = [one for one in parameters if one.requires_grad]
+        if not trained:
+            continue
+        count = sum(one.numel() for one in trained)
+        size = sum(map(size_of, trained))
+        found.append(
+            Operation(
+                name=f"optimizer.{optimizer.name}",
+                kind="optimizer",
+                phase=Phase.UPDATE,
+                layer=names.get(index, ""),
+                dtype="float32",
+                sizes={"params": count, "tensors": len(trained), "passes": optimizer.passes},
+                read=size * optimizer.passes * 5 // 8,
+                written=size * optimizer.passes * 3 // 8,
+                launches=0,
+            )
+        )
+    return found
+
+
+def size_of(tensor: Tensor) -> int:
+    """Bytes of all its elements."""
+    return tensor.numel() * tensor.element_size()
