@@ -1,0 +1,1 @@
+"""Devices known by their data sheet only: `python -m benchmarks.data_sheet REFERENCE`."""
