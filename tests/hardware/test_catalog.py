@@ -1,5 +1,6 @@
 """The catalog is checked against itself: no figure stands alone."""
 
+import math
 import re
 import subprocess
 import sys
@@ -20,6 +21,16 @@ CORES = {
     "ada": 128, "hopper": 128, "blackwell": 128, "cdna": 64, "cdna2": 64, "cdna3": 128,
 }  # fmt: skip
 HALVED = ("p100-", "a100-", "a30")
+# FLOP that the matrix units of one processor do in a cycle, fp16 in and fp32 out: the vendors' whitepapers.
+# GA100 doubles Ampere's, B200 has eight times what RTX cards have; GeForce cards, A10G and L40 get half.
+MATRIX = {
+    "volta": 1024, "turing": 1024, "ampere": 1024, "ada": 1024, "hopper": 4096, "blackwell": 1024,
+    "cdna": 1024, "cdna2": 1024, "cdna3": 2048,
+}  # fmt: skip
+MATRIX_DOUBLED = {"a100-": 2, "a30": 2, "b200": 8}
+MATRIX_HALVED = ("NVIDIA GeForce", "NVIDIA A10G", "NVIDIA L40")
+# Their vendor states matrix peaks at a lower clock than the boost clock: 1830 MHz of 1980 for an H100 SXM.
+MATRIX_SLOWER = ("h100-", "h200", "gh200-", "b200", "titan-v")
 
 every = pytest.mark.parametrize("one", DEVICES, ids=lambda one: one.name)
 
@@ -48,6 +59,49 @@ def test_lower_precision_is_never_slower(one):
 def test_fp32_is_processors_times_cores_times_two_times_clock(one):
     cores = CORES[one.architecture] / (2 if one.name.startswith(HALVED) else 1)
     assert one.fp32 == pytest.approx(one.sms * cores * 2 * one.clock_mhz / 1e6, rel=0.025)
+
+
+@pytest.mark.parametrize("one", [one for one in GPUS if one.fp16], ids=lambda one: one.name)
+def test_fp16_is_what_the_matrix_units_do_and_never_a_sparse_or_doubled_figure(one):
+    rate = MATRIX[one.architecture] * math.prod(
+        times for prefix, times in MATRIX_DOUBLED.items() if one.name.startswith(prefix)
+    )
+    if one.title.startswith(MATRIX_HALVED) and one.name != "l40s":
+        rate /= 2
+    share = one.fp16 / (one.sms * rate * one.clock_mhz / 1e6)
+    assert (0.85 if one.name.startswith(MATRIX_SLOWER) else 0.98) < share < 1.01
+
+
+@pytest.mark.parametrize("file", ["gpus-nvidia.toml", "gpus-amd.toml", "cpus.toml"])
+def test_every_document_says_how_far_it_was_checked(file):
+    from laptime.hardware.lookup import _file
+
+    documents = [text for text in _file(file)["documents"].values() if "http" in text]
+    assert documents
+    for text in documents:
+        assert re.search(r" \((read|quoted|from memory)[^()]*\)$", text), text
+
+
+@pytest.mark.parametrize(
+    ("told", "cores"),
+    [
+        ("CPU: Dual Xeon E5-2630 v3", 16),
+        ("CPU: Dual Xeon E5-2666 v3", 20),
+        ("CPU i9-10940X", 14),
+        ("CPU i7-12700H", 14),
+        ("AWS EC2 C5.18xlarge (CPU)", 36),
+        ("AWS EC2 C5.9xlarge (CPU)", 18),
+    ],
+)
+def test_the_cpu_of_a_published_measurement_is_found_with_all_its_sockets(told, cores):
+    assert hardware.device(told).sms == cores
+
+
+def test_two_sockets_are_twice_one():
+    for name in ("xeon-e5-2630-v3", "xeon-e5-2666-v3", "xeon-platinum-8124m"):
+        one, two = hardware.device(name), hardware.device(f"dual-{name}")
+        for figure in ("fp32", "memory_bandwidth_gbs", "sms", "l2_mib", "tdp_w"):
+            assert getattr(two, figure) == pytest.approx(2 * getattr(one, figure), rel=1e-3)
 
 
 @pytest.mark.parametrize("one", CPUS, ids=lambda one: one.name)
