@@ -17,6 +17,7 @@ from torch import nn
 from laptime.measure.division import Division, Granularity, Unit
 from laptime.measure.graph import Boundary, Entries, graph_roots, sequence_number
 from laptime.measure.hooks import Entering, around, before, undo_all
+from laptime.measure.reading import Reading
 from laptime.measure.timeline import (
     BACKWARD,
     FORWARD,
@@ -33,6 +34,7 @@ from laptime.measure.timeline import (
 )
 from laptime.measure.updates import Updates
 from laptime.record import Layer, Stage
+from laptime.workload import Phase
 
 _compiling = torch.compiler.is_compiling
 
@@ -91,6 +93,7 @@ class Instruments:
         self.forward_end = (0, -1)  # (mark, sequence number) where the last forward pass ended
         self.on_forward: Callable[[Network], None] | None = None
         self.on_network_resolved: Callable[[], None] | None = None
+        self.reading: Reading | None = None  # of the operations of the first step
         self._layer_undo: list[Callable[[], None]] = []
         self._lost = False  # a layer ran outside every forward pass
         self._published = 0
@@ -192,6 +195,8 @@ class Instruments:
                 self.root_enter(network, unit)
                 return
             network.division.call(unit)
+            if self.reading is not None:
+                self.reading.entered(unit)
             self.timeline.mark(backward if self.backward_depth else forward)
             self.entries.enter(backward)
 
@@ -218,6 +223,10 @@ class Instruments:
             self._close_seam()
         if network.discovery:
             network.division.call(unit)
+            if self.reading is not None:
+                if not self.backward_depth:
+                    self.reading.begin_forward(network.root)
+                self.reading.entered(unit)
         elif not self.armed:
             if first:
                 self.timeline.mark(FORWARD)
@@ -247,6 +256,8 @@ class Instruments:
         if self.backward_depth:
             return
         self.forward_depth = max(0, self.forward_depth - 1)
+        if self.reading is not None and not self.forward_depth:
+            self.reading.end_forward(raised=output is None)
         if network.discovery:
             self._resolve(network)
         if self.forward_depth:
@@ -325,7 +336,7 @@ class Instruments:
         self.timeline.mark(first)
         self.backward_depth += 1
         try:
-            return call()
+            return call() if self.reading is None else self.reading.around(call, Phase.BACKWARD)
         finally:
             self.backward_depth -= 1
             # A gradient taken inside the loss (a penalty) goes back to the loss; a nested pass, to its layer.

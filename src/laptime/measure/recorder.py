@@ -40,6 +40,7 @@ from laptime.measure.division import Granularity
 from laptime.measure.environment import environment
 from laptime.measure.instruments import Instruments, Seen
 from laptime.measure.kernels import KernelTracer
+from laptime.measure.reading import Reading
 from laptime.measure.settling import FLUSH_S, Settling
 from laptime.measure.summary import Facts, summarize_run
 from laptime.measure.timeline import CODE, COMMUNICATION, DATA_WAIT, HOST, RETURN, RawStep, Timeline
@@ -131,6 +132,9 @@ class Recorder:
             self.instruments.updates.add(optimizer)
         self.instruments.on_network_resolved = self._publish_layers
         self.instruments.updates.watch()
+        self._reading = Reading()
+        if self._rank == 0 and self._resumed is None and not self._budget.never:
+            self.instruments.reading = self._reading
         self._books = Books(clock, self.instruments, layers=not self._budget.never)
         self._books.elapsed_s = self._resumed.elapsed_s if self._resumed else 0.0
         rehearse()
@@ -180,7 +184,9 @@ class Recorder:
         ) as error:  # someone removed the directory, or its disk: the training itself went well
             summary = {"notes": [f"no summary could be made ({type(error).__name__}: {error})"]}
             warnings.warn(f"laptime: {summary['notes'][0]}", stacklevel=3)
-        self._writer.close(status, summary)
+        if self._reading.step is not None:
+            self._writer.workload(self._workload)  # again: an optimizer may have shown itself since
+        self._writer.close(status, {**summary, "workload": self._reading.facts})
 
     def __enter__(self) -> Recorder:
         return self.start()
@@ -418,6 +424,8 @@ class Recorder:
     ) -> None:
         decided = Stage(stage) if stage is not None else self._stage or seen.stage
         self.facts.count(seen, decided)
+        if self.instruments.reading is not None:
+            self._end_reading(seen, samples if samples is not None else self.watch.samples)
         self._optimizer_step += self.instruments.updates.new()
         raw = RawStep(
             stamps=stamps,
@@ -479,6 +487,18 @@ class Recorder:
             self._settling.take(raw)
         self._traced = []
         self._disturbed = True  # reading the trace took the coming step's time
+
+    def _end_reading(self, seen: Seen, samples: int | None) -> None:
+        self._reading.end_step(trains=seen.backward, samples=samples)
+        if self._reading.done:
+            self.instruments.reading = None
+        if self._reading.step is not None:
+            self._writer.workload(self._workload)
+
+    def _workload(self) -> dict[str, Any] | None:
+        divisions = [one.division for one in self.instruments.networks if one.division.resolved]
+        found = self._reading.workload(divisions, self.instruments.updates.optimizers)
+        return found.document() if found is not None else None
 
     def _publish_layers(self) -> None:
         self._writer.network(self.facts.with_memory(self.instruments.layers()))

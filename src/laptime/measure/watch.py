@@ -20,6 +20,7 @@ from laptime.measure.timeline import (
     UNITS,
     Timeline,
 )
+from laptime.workload import Phase
 
 NO_LOSS = (0, -2)
 
@@ -72,8 +73,9 @@ class Watch:
             timeline.mark(LOSS)
             instruments.entries.enter(LOSS_BACKWARD)
         self._in_loss = True
+        reading = instruments.reading
         try:
-            return call()
+            return call() if reading is None else reading.around(call, Phase.LOSS)
         finally:
             self._in_loss = False
             self._loss_end = (len(timeline.owners), sequence_number())

@@ -23,6 +23,7 @@ from laptime.store.stored import StoredTable
 
 RUN_FILE = "run.json"
 NETWORK_FILE = "network.json"
+WORKLOAD_FILE = "workload.json"
 _KEYS = {
     **dict.fromkeys(("id", "status", "created"), str),
     **dict.fromkeys(("heartbeat", "config", "environment", "summary", "outputs"), dict),

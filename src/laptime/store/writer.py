@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import secrets
 import threading
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -15,9 +16,9 @@ import pyarrow as pa
 from laptime.errors import RunError, RunExists
 from laptime.record import Layer
 from laptime.store import heartbeat, tables
-from laptime.store.files import first_line, one_line, plain, write_json
+from laptime.store.files import first_line, one_line, plain, replacing, write_json
 from laptime.store.parts import PartWriter, live
-from laptime.store.run import NETWORK_FILE, RUN_FILE, STATUSES, Run, read_document
+from laptime.store.run import NETWORK_FILE, RUN_FILE, STATUSES, WORKLOAD_FILE, Run, read_document
 from laptime.store.schema import SCHEMA_VERSION, TABLES
 
 BUFFERED_ROWS = 500_000  # per table, some 65 MB of layer rows: what a full disk may cost in memory
@@ -44,6 +45,7 @@ class RunWriter:
         self._buffered = dict.fromkeys(TABLES, 0)
         self._memory = threading.Lock()  # the buffers and the document; held for moments
         self._disk = threading.RLock()  # one flush at a time; held while writing
+        self._workload: Callable[[], Mapping[str, Any] | None] | None = None  # not on disk yet
         self._closed = False
 
     @classmethod
@@ -132,6 +134,7 @@ class RunWriter:
         """Write what is buffered, one part per table, and the heartbeat. Never raises for a disk."""
         with self._disk:
             problems = [self._write(name) for name in TABLES]
+            problems.append(self._write_workload())
             problems.append(self._write_document())
             self.problem = next((problem for problem in problems if problem), None)
 
@@ -147,6 +150,11 @@ class RunWriter:
                 self.problem = f"{NETWORK_FILE} could not be written: {first_line(error)}"
                 return
         self.update(outputs={"network": NETWORK_FILE})
+
+    def workload(self, make: Callable[[], Mapping[str, Any] | None]) -> None:
+        """Have the next flush write what a step asks of a machine; made there, off the training thread."""
+        if self.rank == 0:
+            self._workload = make
 
     def update(
         self,
@@ -220,6 +228,24 @@ class RunWriter:
                 lost_rows = {table: lost for table, lost in self.dropped.items() if lost}
                 self._document["summary"] = self._document["summary"] | {"dropped_rows": lost_rows}
 
+    def _write_workload(self) -> str | None:
+        make, self._workload = self._workload, None
+        if make is None:
+            return None
+        try:
+            document = make()
+            if document is not None:
+                with replacing(self.path / WORKLOAD_FILE) as file:  # compact: it has a row for each operation
+                    file.write(json.dumps(document).encode())
+        except OSError as error:
+            return f"{WORKLOAD_FILE} could not be written: {first_line(error)}"
+        except Exception as error:  # a fault of ours must not keep the steps from the disk
+            self.update(summary={"workload": {"read": False, "reason": first_line(error)}})
+            return None
+        if document is not None:
+            self.update(outputs={"workload": WORKLOAD_FILE})
+        return None
+
     def _write_document(self) -> str | None:
         if self.rank != 0:
             return None
@@ -274,7 +300,7 @@ def _refuse_if_taken(directory: Path, rank: int) -> None:
 def discard(path: Path) -> bool:
     """Delete a run that was a false start; False, with nothing deleted, if its folder holds anything else."""
     folders = {"csv", *TABLES}
-    mine = [path / RUN_FILE, path / NETWORK_FILE]
+    mine = [path / RUN_FILE, path / NETWORK_FILE, path / WORKLOAD_FILE]
     for folder in folders:
         mine += [file for file in (path / folder).glob("*") if file.suffix in (".parquet", ".csv", ".tmp")]
     found = {

@@ -1,0 +1,221 @@
+"""A workload at another batch size, from its own sizes.
+
+Which of an operation's sizes holds the batch follows from its kind: the rows of a linear layer, the images of
+a convolution, the sequences of an attention. Where a kind leaves it open, a size that the batch divides is
+taken to grow with it. So FLOPs are exact for layers as torch has them, while small operations whose size has
+nothing to do with the batch but happens to be divisible by it (a mask, positions) grow too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from math import prod
+
+from laptime.errors import WorkloadError
+from laptime.workload import kinds
+from laptime.workload.operation import Operation, Phase
+from laptime.workload.workload import Memory, Workload
+
+Grown = tuple[tuple[str, ...], int, int]  # sizes that grow, and the bytes read and written that do not
+_BYTES = {"bfloat16": 2, "float16": 2, "float64": 8}
+_NOTHING: Grown = ((), 0, 0)
+
+
+def rescaled(workload: Workload, batch: int) -> Workload:
+    """The same step with another number of samples in it."""
+    if isinstance(batch, bool) or not isinstance(batch, int) or batch < 1:
+        raise WorkloadError(f"batch is {batch}; give a whole number above 0")
+    if batch == workload.batch:
+        return workload
+    weights = _weights(workload.operations)
+    return replace(
+        workload,
+        batch=batch,
+        operations=tuple(_operation(one, workload.batch, batch, weights) for one in workload.operations),
+        memory=_memory(workload, batch, weights),
+        notes=(*workload.notes, f"sizes of batch {batch} follow from those of batch {workload.batch}"),
+    )
+
+
+def _operation(one: Operation, old: int, new: int, weights: set[tuple[str, int]]) -> Operation:
+    if one.phase is Phase.UPDATE or _casts(one, weights):
+        return one
+    grows, read, written = _RULES.get(one.kind, _elements)(one, old)
+    if not grows:
+        return one
+    sizes = {name: value * new // old if name in grows else value for name, value in one.sizes.items()}
+    read, written = min(read, one.read), min(written, one.written)
+    return replace(
+        one,
+        sizes=sizes,
+        flops=kinds.flops(one.kind, sizes) if one.flops else 0,
+        read=read + (one.read - read) * new // old,
+        written=written + (one.written - written) * new // old,
+    )
+
+
+def _casts(one: Operation, weights: set[tuple[str, int]]) -> bool:
+    return one.name == "aten._to_copy" and (one.layer, one.sizes["n"]) in weights
+
+
+def _weights(operations: Iterable[Operation]) -> set[tuple[str, int]]:
+    """Layers and the sizes of their weights and biases, which autocast copies to another type."""
+    found = set()
+    for one in operations:
+        if one.phase is Phase.FORWARD and one.kind == "mm":
+            found |= {(one.layer, one.sizes["k"] * one.sizes["n"]), (one.layer, one.sizes["n"])}
+        elif one.phase is Phase.FORWARD and one.kind == "convolution":
+            found |= {(one.layer, _kernel(one)), (one.layer, one.sizes["o"])}
+        elif one.phase is Phase.UPDATE:
+            found.add((one.layer, one.sizes["params"]))
+    return found
+
+
+def _memory(workload: Workload, batch: int, weights: set[tuple[str, int]]) -> Memory:
+    """Activations and inputs grow with the batch, gradients of weights do not: the peak is of both."""
+    memory, old = workload.memory, workload.batch
+    static = memory.parameters + memory.buffers + memory.state
+    alive = memory.peak - static - memory.inputs
+    inputs = memory.inputs * batch // old
+    before, after = (_alive(workload, share, weights) for share in (1.0, batch / old))
+    peak = max(int(alive * after / before) if before else alive, memory.gradients)
+    return replace(
+        memory,
+        inputs=inputs,
+        activations=memory.activations * batch // old,
+        peak=static + inputs + peak,
+    )
+
+
+def _alive(workload: Workload, share: float, weights: set[tuple[str, int]]) -> float:
+    """The most bytes alive in a backward pass, roughly: a layer's activations go as its gradients come."""
+    forward: dict[str, int] = {}
+    casts = 0  # weights in another type: they are held like activations, and do not grow
+    for one in workload.operations:
+        if one.phase in (Phase.FORWARD, Phase.LOSS):
+            if _casts(one, weights):
+                casts += one.written
+            else:
+                forward[one.layer] = forward.get(one.layer, 0) + one.written
+    whole = sum(forward.values()) or 1
+    grows = float(max(0, workload.memory.activations - casts))
+    held, gradients, last = grows, float(casts), None
+    most = held * share + casts
+    for one in workload.operations:
+        if one.phase is not Phase.BACKWARD:
+            continue
+        if one.layer != last:
+            held -= grows * forward.pop(last, 0) / whole if last is not None else 0.0
+            last = one.layer
+        if _casts(one, weights):  # a gradient in its parameter's type takes the place of a shorter one
+            most = max(most, gradients + one.written + held * share)
+            gradients += one.written / 2
+            continue
+        kept = min(_RULES.get(one.kind, _elements)(one, workload.batch)[2], one.written)
+        gradients += kept
+        most = max(most, gradients + (held + 2 * (one.written - kept)) * share)
+    return most
+
+
+def _size(one: Operation) -> int:
+    return _BYTES.get(one.dtype, 4)
+
+
+def _kernel(one: Operation) -> int:
+    sizes = one.sizes
+    return sizes["c"] * sizes["o"] // sizes["g"] * sizes["window"]
+
+
+def _only(*names: str) -> Callable[[Operation, int], Grown]:
+    """Sizes that grow where the batch divides them, with all bytes."""
+
+    def rule(one: Operation, batch: int) -> Grown:
+        return tuple(name for name in names if one.sizes.get(name, 1) % batch == 0), 0, 0
+
+    return rule
+
+
+_elements = _only("n")
+
+
+def _convolution(one: Operation, batch: int) -> Grown:
+    if one.sizes["n"] % batch:
+        return _NOTHING
+    weight = _kernel(one) * _size(one)
+    bias = one.sizes["o"] * _size(one) * one.sizes.get("bias", 0)
+    if one.kind == "convolution":
+        return ("n",), weight + bias, 0
+    return ("n",), weight, weight * one.sizes["to_weight"] + bias
+
+
+def _product(one: Operation, batch: int) -> Grown:
+    """Rows of a layer's input; of the product that gives its weight's gradient, the depth."""
+    m, k, n = (one.sizes[name] * _size(one) for name in "mkn")
+    transposed = one.phase is Phase.BACKWARD and one.sizes.get("ta", 0)
+    order = "kmn" if transposed else "mnk"
+    slot = next((name for name in order if one.sizes[name] % batch == 0), None)
+    static = {"m": (k * one.sizes["n"], 0), "n": (m * one.sizes["k"], 0), "k": (0, m * one.sizes["n"])}
+    if slot is None:
+        return _NOTHING
+    read, written = static[slot]
+    if slot == "m" and one.name.endswith("addmm"):
+        read += n  # a bias
+    return (slot,), read, written
+
+
+def _batched(one: Operation, batch: int) -> Grown:
+    return (("b",), 0, 0) if one.sizes["b"] % batch == 0 else _product(one, batch)
+
+
+def _rows(one: Operation, batch: int) -> Grown:
+    if one.sizes["r"] % batch:
+        return _NOTHING
+    scale = 2 * one.sizes["d"] * _size(one) if one.kind.startswith("layer_norm") else 0
+    return ("r",), scale, scale if one.kind == "layer_norm_backward" else 0
+
+
+def _reduction(one: Operation, batch: int) -> Grown:
+    """What is left of a sum grows too, unless the sum was over the batch: a bias's gradient."""
+    n, o = one.sizes["n"], max(1, one.sizes["o"])
+    if n % batch:
+        return _NOTHING
+    over_batch = n // o % batch == 0 and (
+        o % batch or (one.phase is Phase.BACKWARD and not one.sizes["inner"])
+    )
+    return (("n",), 0, one.written) if over_batch or o % batch else (("n", "o"), 0, 0)
+
+
+def _recurrent(one: Operation, batch: int) -> Grown:
+    if one.sizes["b"] % batch:
+        return _NOTHING
+    h, directions, gates = (one.sizes[name] for name in ("h", "directions", "gates"))
+    further = (one.sizes["l"] - 1) * (h * directions + h + 2)
+    weights = prod((gates, h, directions, one.sizes["i"] + h + 2 + further, _size(one)))
+    return ("b",), weights, weights if one.kind == "recurrent_backward" else 0
+
+
+def _embedding(one: Operation, batch: int) -> Grown:
+    return (("t",), 0, one.written) if one.sizes["t"] % batch == 0 else _NOTHING
+
+
+_RULES: dict[str, Callable[[Operation, int], Grown]] = {
+    "convolution": _convolution,
+    "convolution_backward": _convolution,
+    "mm": _product,
+    "bmm": _batched,
+    "attention": _only("b"),
+    "attention_backward": _only("b"),
+    "recurrent": _recurrent,
+    "recurrent_backward": _recurrent,
+    "batch_norm": _only("n"),
+    "batch_norm_backward": _only("n"),
+    "layer_norm": _rows,
+    "layer_norm_backward": _rows,
+    "softmax": _rows,
+    "softmax_backward": _rows,
+    "pool": _only("n", "o"),
+    "pool_backward": _only("n", "o"),
+    "reduction": _reduction,
+    "embedding_backward": _embedding,
+}
