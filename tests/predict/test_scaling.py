@@ -8,6 +8,7 @@ from laptime.errors import PredictionError
 from laptime.hardware import Device, device, link
 from laptime.predict.scaling import (
     DDP,
+    GATHERED,
     HOROVOD,
     PARAMETER_SERVER,
     Alone,
@@ -86,12 +87,41 @@ def test_all_wait_for_the_slowest_of_eight():
     assert scaled.step_s == pytest.approx(3.0 + scaled.waiting_s)
 
 
-def test_accumulated_batches_share_one_all_reduce_and_even_out():
-    habits = replace(BARE, spread=0.1)
-    once, often = (scale(layers((2.0, 31.5e9)), PCIE, 2, habits, accumulate=count) for count in (1, 4))
+def test_accumulated_batches_share_one_all_reduce():
+    once, often = (scale(layers((2.0, 31.5e9)), PCIE, 2, BARE, accumulate=count) for count in (1, 4))
     assert often.alone_s == 4 * once.alone_s
     assert often.communication_s == once.communication_s
-    assert often.waiting_s == pytest.approx(2 * once.waiting_s)
+
+
+@pytest.mark.parametrize(("what", "grows"), [("raggedness", 2.0), ("spread", 4.0)])
+def test_ragged_batches_even_out_over_an_update_and_slow_gpus_do_not(what, grows):
+    habits = replace(BARE, **{what: 0.1})
+    once, often = (scale(layers((2.0, 0.0)), PCIE, 2, habits, accumulate=count) for count in (1, 4))
+    assert often.waiting_s == pytest.approx(grows * once.waiting_s)
+
+
+def test_slow_gpus_and_ragged_batches_add_their_variances():
+    habits = replace(BARE, spread=0.03, raggedness=0.04)
+    both = scale(layers((2.0, 0.0)), PCIE, 8, habits)
+    assert both.waiting_s == pytest.approx(
+        scale(layers((2.0, 0.0)), PCIE, 8, replace(BARE, spread=0.05)).waiting_s
+    )
+
+
+def test_one_gpu_that_gathers_gets_the_gradients_of_all_others_in_turn():
+    habits = replace(BARE, through="first", overlaps=False)
+    two, four = (scale(layers((1.0, 31.5e9)), PCIE, gpus, habits).exposed_s for gpus in (2, 4))
+    assert two == pytest.approx(2.0, rel=1e-3)
+    assert four == pytest.approx(6.0, rel=1e-3)
+
+
+def test_two_chips_of_a_board_share_its_link_to_the_host():
+    through = replace(BARE, through="host")
+    card = device("k80")
+    single = replace(card, name="half of one")
+    assert scale(layers((1.0, 1e9)), card, 4, through).communication_s == pytest.approx(
+        2 * scale(layers((1.0, 1e9)), single, 4, through).communication_s, rel=1e-3
+    )
 
 
 def test_two_gpus_of_a_mesh_have_few_links_and_those_of_a_switch_all():
@@ -101,7 +131,9 @@ def test_two_gpus_of_a_mesh_have_few_links_and_those_of_a_switch_all():
     assert mesh.exposed_s == pytest.approx(0.3, rel=1e-3)
 
 
-@pytest.mark.parametrize("habits", [DDP, HOROVOD, PARAMETER_SERVER, replace(DDP, board=0.1, host_s=0.1)])
+@pytest.mark.parametrize(
+    "habits", [DDP, HOROVOD, PARAMETER_SERVER, GATHERED, replace(DDP, board=0.1, host_s=0.1)]
+)
 def test_one_gpu_changes_nothing(habits):
     step = layers((1.0, 1e9), update_s=0.5)
     scaled = scale(step, device("h200"), 1, habits)
@@ -178,6 +210,7 @@ def test_a_predicted_step_gives_its_gradients_in_the_order_of_the_backward_pass(
         lambda: replace(DDP, contention=2.0),
         lambda: replace(DDP, bucket_bytes=0.0),
         lambda: replace(DDP, spread=-0.1),
+        lambda: replace(DDP, raggedness=-0.1),
         lambda: replace(DDP, through="pigeons"),
     ],
 )

@@ -10,7 +10,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from statistics import NormalDist
-from typing import Literal
+from typing import Literal, get_args
 
 from laptime.errors import PredictionError
 from laptime.hardware import Device, Link, link
@@ -20,6 +20,7 @@ from laptime.workload import Phase
 GRADIENT_BYTES = 4  # autocast keeps parameters, and so their gradients, in float32
 BACKWARD = 2 / 3  # of a step of which no more is known: two products for each of the forward pass
 PIECES = 64  # of a backward pass of which no more is known
+BOARDS = {"k80": 2}  # chips to a board, which share its link to the host
 # Without a switch a GPU has few links to each other one: the share of its links that rings of n GPUs can use.
 # Hybrid cube mesh of the DGX-1: with P100 one link to each of its quad and one across, with V100 six in all,
 # two of them to one neighbour (NVIDIA DGX-1 whitepaper WP-08437-002).
@@ -72,17 +73,22 @@ class Alone:
         return sum(one.bytes for one in self.backward)
 
 
+Through = Literal["gpu_link", "host", "first"]
+"""A ring of the GPUs, a parameter server in the host's memory, or one GPU that gathers and sends."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Habits:
     """How a framework and its node behave. The defaults are PyTorch's, fitted by `benchmarks.scaling`."""
 
-    through: Literal["gpu_link", "host"] = "gpu_link"  # a ring, or a parameter server in the host's memory
+    through: Through = "gpu_link"
     overlaps: bool = True  # with the backward pass
     bucket_bytes: float = 25 * 2**20  # DistributedDataParallel's
-    link_share: float = 0.27  # of a link's nominal bandwidth that gradients reach beside a backward pass
-    sync_s: float = 0.0017  # to find out that all are there; Horovod's coordinator takes longer
-    contention: float = 0.39  # seconds that a pass loses for each second of hidden communication
-    spread: float = 0.0054  # standard deviation of one GPU's step over its mean
+    link_share: float = 0.25  # of a link's nominal bandwidth that gradients reach beside a backward pass
+    sync_s: float = 0.0008  # to find out that all are there; Horovod's coordinator takes longer
+    contention: float = 0.36  # seconds that a pass loses for each second of hidden communication
+    spread: float = 0.0095  # standard deviation between GPUs of a node, which stay fast or slow
+    raggedness: float = 0.0  # … and between batches, where samples have any length
     board: float = 0.0  # by how much chips slow each other down that share a board's power, such as a K80's
     host_s: float = 0.0  # what each further GPU's batch costs a host that prepares all of them
 
@@ -90,14 +96,15 @@ class Habits:
         for one in fields(self):
             if one.name not in ("through", "overlaps"):
                 _check(one.name, getattr(self, one.name))
-        if self.through not in ("gpu_link", "host"):
-            raise PredictionError(f"through is {self.through!r}; give gpu_link or host")
+        if self.through not in get_args(Through):
+            raise PredictionError(f"through is {self.through!r}; give {', '.join(get_args(Through))}")
         if not (0 < self.link_share <= 1 and self.contention <= 1 and self.bucket_bytes > 0):
             raise PredictionError("link_share and contention are shares, at most 1; no bucket has 0 bytes")
 
 
 DDP = Habits()
-HOROVOD = Habits(sync_s=0.006)
+HOROVOD = Habits(sync_s=0.0059)
+GATHERED = Habits(through="first", overlaps=False, sync_s=0.0)  # Torch 7, TensorFlow's towers of 2016
 PARAMETER_SERVER = Habits(through="host", link_share=1.0, sync_s=0.0)
 
 
@@ -172,8 +179,8 @@ def ring_all_reduce_s(size: float, gpus: int, bandwidth: float, latency_s: float
 def scale(alone: Alone, device: Device, gpus: int, habits: Habits = DDP, *, accumulate: int = 1) -> Scaled:
     """What an update takes on `gpus` devices of one node, each with the batch that `alone` has.
 
-    With `accumulate` batches to an update gradients travel once, beside the last backward pass, and the
-    slowest of the GPUs is less far behind, as fast and slow batches even out.
+    With `accumulate` batches to an update gradients travel once, beside the last backward pass; long and
+    short batches even out, fast and slow GPUs do not.
     """
     for name, value in (("gpus", gpus), ("accumulate", accumulate)):
         if isinstance(value, bool) or not isinstance(value, int) or value < 1:
@@ -198,7 +205,7 @@ def scale(alone: Alone, device: Device, gpus: int, habits: Habits = DDP, *, accu
         contention_s=habits.contention * overlapped_s
         + habits.board * alone_s
         + habits.host_s * accumulate * (gpus - 1),
-        waiting_s=_slowest(gpus) * habits.spread * alone_s / math.sqrt(accumulate),
+        waiting_s=_slowest(gpus) * alone_s * math.hypot(habits.spread, habits.raggedness / accumulate**0.5),
         sync_s=habits.sync_s,
     )
 
@@ -226,12 +233,15 @@ def _end(ready: Sequence[float], times: Sequence[float]) -> float:
 def _cost(device: Device, gpus: int, habits: Habits) -> tuple[float, float]:
     """Seconds for each byte, and for each bucket.
 
-    A parameter server gets every gradient and sends every parameter, over each GPU's own link to the host.
+    A parameter server gets every gradient and sends every parameter, over each GPU's link to the host, which
+    the chips of a board share. Where one GPU gathers them, those of all others pass its link in turn.
     """
     over = _link(device, habits)
     bandwidth = over.bandwidth * habits.link_share
     if habits.through == "host":
-        return 2 / bandwidth, 2 * over.latency_s
+        return 2 * min(gpus, BOARDS.get(device.name, 1)) / bandwidth, 2 * over.latency_s
+    if habits.through == "first":
+        return 2 * (gpus - 1) / bandwidth, 2 * (gpus - 1) * over.latency_s
     for name, shares in MESHES.items():
         if device.name.startswith(name):
             bandwidth *= shares.get(gpus, 1.0)
@@ -239,7 +249,8 @@ def _cost(device: Device, gpus: int, habits: Habits) -> tuple[float, float]:
 
 
 def _link(device: Device, habits: Habits) -> Link:
-    name = device.host_link if habits.through == "host" else device.gpu_link or device.host_link
+    direct = device.gpu_link if habits.through == "gpu_link" else None
+    name = direct or device.host_link
     if name is None:
         raise PredictionError(f"{device.name} has no link in its file; add host_link or gpu_link")
     return link(name)

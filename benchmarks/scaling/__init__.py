@@ -1,0 +1,1 @@
+"""Several GPUs of one node from one: `python -m benchmarks.scaling REFERENCE`."""
