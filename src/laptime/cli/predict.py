@@ -3,55 +3,52 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any, cast, get_args
 
-import typer
-
-from laptime.cli import synthetic
+from laptime.cli import predict_options as options
 from laptime.cli.options import EveryLayer, Json, wrong
 from laptime.cli.outcome import answer, say
+from laptime.cli.predict_document import document
+from laptime.cli.predict_target import Read, is_saved, reader
 from laptime.cli.progress import waiting
-from laptime.cli.quiet import quiet_torch
 
 if TYPE_CHECKING:
+    from laptime.hardware import Device
+    from laptime.predict.choosing import Choice
+    from laptime.predict.dataflow_step import Fed, Feed
+    from laptime.predict.explaining import Explanation
+    from laptime.predict.largest import Largest
     from laptime.predict.prediction import Prediction
-    from laptime.workload import Workload
 
 
 def predict(
-    name: Annotated[
-        str,
-        typer.Argument(
-            metavar="TARGET", help="A network of the zoo, module:callable, or a saved workload (.json)."
-        ),
-    ],
-    device: Annotated[
-        list[str] | None,
-        typer.Option("--device", help="A name of `laptime devices`, a file, or cpu; several, or 'all'."),
-    ] = None,
-    batch: Annotated[str, typer.Option("--batch", help="Samples in a step; several: 32,64,128.")] = "32",
-    gpus: Annotated[int, typer.Option("--gpus", min=1, help="Of one node, each with its own batch.")] = 1,
-    inputs: Annotated[
-        list[str] | None,
-        typer.Option("--input", metavar="SHAPE", help="One sample: 3x224x224, or int64:128 for token ids."),
-    ] = None,
-    precision: Annotated[str, typer.Option("--precision", help="fp32, or autocast: bf16, fp16.")] = "fp32",
-    inference: Annotated[bool, typer.Option("--inference", help="Forward passes only.")] = False,
-    optimizer: Annotated[str, typer.Option("--optimizer", help="Of the training.")] = "momentum",
-    samples: Annotated[int | None, typer.Option("--samples", help="In an epoch.", show_default=False)] = None,
-    epochs: Annotated[
-        int | None, typer.Option("--epochs", help="Of the training.", show_default=False)
-    ] = None,
-    price: Annotated[
-        float | None,
-        typer.Option(
-            "--price", help="Dollars an hour; by default the catalog's example.", show_default=False
-        ),
-    ] = None,
-    save: Annotated[
-        Path | None, typer.Option("--save", help="Also save the workload as JSON.", show_default=False)
-    ] = None,
+    name: options.Target,
+    device: options.Devices = None,
+    batch: options.Batch = "32",
+    gpus: options.Gpus = "1",
+    inputs: options.Inputs = None,
+    precision: options.Precision = "fp32",
+    inference: options.Inference = False,
+    optimizer: options.Optimizer = "momentum",
+    samples: options.Samples = None,
+    epochs: options.Epochs = None,
+    price: options.Price = None,
+    within: options.Within = None,
+    under: options.Under = None,
+    largest_batch: options.LargestBatch = False,
+    explain: options.Explain = False,
+    sample_bytes: options.SampleBytes = None,
+    storage: options.Storage = None,
+    remote: options.Remote = None,
+    decode_cores: options.DecodeCores = None,
+    decode_rate: options.DecodeRate = None,
+    link: options.Link = None,
+    gpus_per_link: options.GpusPerLink = None,
+    host_memory: options.HostMemory = None,
+    no_prefetch: options.NoPrefetch = False,
+    same_samples: options.SameSamples = False,
+    direct: options.Direct = False,
+    save: options.Save = None,
     every_layer: EveryLayer = False,
     as_json: Json = False,
 ) -> None:
@@ -59,133 +56,182 @@ def predict(
 
     The times of an H200 rest on measured operations; those of other devices on their data sheets.
     """
-    from laptime import hardware
-    from laptime.predict import devices
-
-    asked = device or ["h200"]
-    chosen = hardware.devices() if asked == ["all"] else [devices.device(one) for one in asked]
-    sizes = _sizes(batch)
+    sizes, counts = _numbers("--batch", batch), _numbers("--gpus", gpus)
+    choosing = within is not None or under is not None
+    if choosing and (samples is None or epochs is None):
+        asking = "--within" if within is not None else "--under"
+        wrong(asking, "it is about the whole training; give --samples and --epochs too")
+    if largest_batch and is_saved(name):
+        wrong("--largest-batch", "a saved workload has one batch size; name the network instead")
+    if same_samples and (samples is not None or epochs is not None):
+        wrong("--same-samples", "it is for one step; hours are of GPUs with samples of their own")
+    feed = _feed(
+        sample_bytes, storage, remote, decode_cores, decode_rate, link, gpus_per_link, host_memory,
+        no_prefetch, same_samples, direct,
+    )  # fmt: skip
+    chosen = _devices(device, choosing, counts)
+    training = {"samples": samples, "epochs": epochs, "price_per_hour": price}
     with waiting("reading the network"):
-        workloads = _workloads(
-            name, sizes, inputs, precision, "inference" if inference else "training", optimizer
-        )
+        read = reader(name, inputs, precision, "inference" if inference else "training", optimizer)
+        sizes = [read(sizes[0]).batch] if is_saved(name) else sizes
+        found = _predicted(read, sizes, chosen, counts, training)
+        room = _largest(read, sizes[0], chosen, counts, training) if largest_batch else []
     if save is not None:
-        if len(workloads) > 1:
+        if len(sizes) > 1:
             wrong("--save", "a workload has one batch size; give one --batch")
-        workloads[0].save(save)
+        read(sizes[0]).save(save)
         say(f"the workload is in {save}")
-    found = _predicted(workloads, chosen, samples, epochs, price, gpus)
+    fed = _fed(feed, found, read, chosen) if feed is not None else []
+    choices = _choices([*fed] or found, within, under)
+    explained = _explained(found, choices, read, chosen, feed is not None) if explain else None
     if as_json:
-        answer({"predictions": [_document(one) for one in found]})
+        answer(document(found, fed, room, choices, explained))
         return
     from laptime.report import prediction, terminal
 
     to = terminal.console()
-    terminal.print_lines(prediction.lines(found, to.width, every_layer=every_layer), to)
+    shown = prediction.Shown(predictions=found, fed=fed, largest=room, choices=choices, explanation=explained)
+    terminal.print_lines(prediction.lines(shown, to.width, every_layer=every_layer), to)
 
 
-def _sizes(text: str) -> list[int]:
+def _numbers(option: str, text: str) -> list[int]:
     parts = [part.strip() for part in text.split(",")]
-    if not all(part.isdigit() and int(part) > 0 for part in parts):
-        wrong("--batch", f"{text!r} is not a number above 0, nor several such as 32,64")
-    return [int(part) for part in parts]
+    if not all(part.isdecimal() and int(part) > 0 for part in parts):
+        wrong(option, f"{text!r} is not a number above 0, nor several such as 1,2,4")
+    return list(dict.fromkeys(int(part) for part in parts))
 
 
-def _workloads(
-    name: str, sizes: Sequence[int], inputs: Sequence[str] | None, precision: str, mode: str, optimizer: str
-) -> list[Workload]:
-    if name.endswith(".json"):
-        from laptime.workload import Workload
+def _feed(
+    sample_bytes: float | None,
+    storage: str | None,
+    remote: str | None,
+    decode_cores: int | None,
+    decode_rate: float | None,
+    link: str | None,
+    gpus_per_link: int | None,
+    host_memory: str | None,
+    no_prefetch: bool,
+    same_samples: bool,
+    direct: bool,
+) -> Feed | None:
+    """The data flow, if any of its options was given."""
+    from laptime.predict.dataflow import Memory
+    from laptime.predict.dataflow_step import Feed
 
-        return [Workload.load(name)]
-    quiet_torch()
-    from laptime import api
-
-    network, make, loss = _subject(name, inputs, mode)
-    return [
-        api.workload(
-            network,
-            example=make(size),
-            precision=precision,
-            mode=mode,
-            optimizer=optimizer,
-            loss=loss,
-            name=name,
+    words = (sample_bytes, storage, remote, decode_cores, decode_rate, link, gpus_per_link, host_memory)
+    if all(word is None for word in words) and not (no_prefetch or same_samples or direct):
+        return None
+    if (storage or remote) and sample_bytes is None:
+        wrong("--sample-bytes", "how much is read for one sample? 110000 for a JPEG of ImageNet")
+    if host_memory is not None and host_memory not in get_args(Memory):
+        wrong("--host-memory", f"{host_memory!r} is none of {', '.join(get_args(Memory))}")
+    if direct and not same_samples:
+        wrong(
+            "--direct",
+            "every GPU has samples of its own, so there is nothing to hand on; add --same-samples if they "
+            "hold parts of one model",
         )
-        for size in sizes
-    ]
+    return Feed(
+        sample_bytes=sample_bytes or 0.0,
+        storage=storage,
+        remote=remote,
+        decode_cores=decode_cores,
+        decode_rate=decode_rate,
+        link=link,
+        gpus_per_link=gpus_per_link or 1,
+        memory=cast("Memory", host_memory or "shared"),
+        prefetch=not no_prefetch,
+        same_samples=same_samples,
+        direct=direct,
+    )
 
 
-def _subject(name: str, inputs: Sequence[str] | None, mode: str) -> tuple[Any, Any, Any]:
-    """A network without memory, what makes a batch for it, and its loss."""
-    import torch
+def _devices(asked: Sequence[str] | None, choosing: bool, counts: Sequence[int]) -> list[Device]:
+    """Those that were named; or all, as far as they can do what is asked."""
+    from laptime import hardware
+    from laptime.predict import devices
 
-    from laptime.train import target
-
-    try:
-        given = [synthetic.parse(text) for text in inputs or ()]
-    except ValueError as error:
-        wrong("--input", str(error))
-    known = None
-    if ":" not in name:
-        from laptime.train.networks.registry import entry
-
-        known = entry(name)
-    elif not given:
-        target.attribute(name)
-        wrong("--input", f"{name} does not say what it takes; give one sample's shape, such as 3x224x224")
-    with torch.device("meta"):
-        network = target.network(name)
-    if given or known is None:
-        shapes = [(one.shape, getattr(torch, one.dtype)) for one in given]
-        return network, _maker(shapes), None
-    x = (known.input, torch.int64 if known.ids else torch.float32)
-    if mode == "inference":
-        return network, _maker([x]), None
-    y = (known.input if known.ids and not known.classes else (), torch.int64)
-    goal = known.goal(None)
-    return network, _maker([x, y]), lambda net, batch: goal.judge(net, batch).loss
-
-
-def _maker(shapes: Sequence[tuple[tuple[int, ...], Any]]) -> Any:
-    import torch
-
-    def make(size: int) -> tuple[Any, ...]:
-        return tuple(torch.zeros((size, *shape), dtype=dtype, device="meta") for shape, dtype in shapes)
-
-    return make
+    if asked and list(asked) != ["all"]:
+        return [devices.device(one) for one in asked]
+    if not asked and not choosing:
+        return [devices.device("h200")]
+    every = hardware.devices()
+    if choosing:
+        every = tuple(one for one in every if hardware.price(one) is not None)
+    if max(counts) > 1:
+        every = tuple(one for one in every if one.kind == "gpu" and (one.gpu_link or one.host_link))
+    return list(every)
 
 
 def _predicted(
-    workloads: Sequence[Workload],
-    devices: Sequence[Any],
-    samples: int | None,
-    epochs: int | None,
-    price: float | None,
-    gpus: int,
+    read: Read,
+    sizes: Sequence[int],
+    devices: Sequence[Device],
+    counts: Sequence[int],
+    training: dict[str, Any],
 ) -> list[Prediction]:
+    from laptime.predict.predicting import predict_all
+
+    return [
+        _priced(made, one)
+        for size in sizes
+        for count in counts
+        for one, made in zip(devices, predict_all(read(size), devices, gpus=count, **training), strict=True)
+    ]
+
+
+def _priced(made: Prediction, device: Device) -> Prediction:
+    """With the catalog's price where none was given."""
     from dataclasses import replace
 
     from laptime import hardware
-    from laptime.predict.predicting import predict_all
 
-    found = []
-    for workload in workloads:
-        for one, made in zip(
-            devices,
-            predict_all(workload, devices, samples=samples, epochs=epochs, price_per_hour=price, gpus=gpus),
-            strict=True,
-        ):
-            example = hardware.price(one)
-            if price is None and example is not None:
-                made = replace(made, price_per_hour=example.dollars_per_hour)
-            found.append(made)
-    return found
+    example = hardware.price(device) if made.price_per_hour is None else None
+    return made if example is None else replace(made, price_per_hour=example.dollars_per_hour)
 
 
-def _document(one: Prediction) -> dict[str, Any]:
-    from laptime.store.files import plain
+def _largest(
+    read: Read,
+    start: int,
+    devices: Sequence[Device],
+    counts: Sequence[int],
+    training: dict[str, Any],
+) -> list[Largest]:
+    """In the order of `_predicted`, for one batch size."""
+    from laptime.predict.largest import largest
 
-    derived = ("samples_per_s", "fits", "epoch_s", "training_s", "dollars", "kilowatt_hours")
-    document: dict[str, Any] = plain(one)
-    return document | {name: getattr(one, name) for name in derived}
+    return [one for count in counts for one in largest(read, devices, start=start, gpus=count, **training)]
+
+
+def _fed(feed: Feed, found: Sequence[Prediction], read: Read, devices: Sequence[Device]) -> list[Fed]:
+    from laptime.predict import dataflow_step
+
+    by_name = {one.name: one for one in devices}
+    return [dataflow_step.feed(feed, one, read(one.batch), by_name[one.device]) for one in found]
+
+
+def _choices(found: Sequence[Any], within: float | None, under: float | None) -> list[Choice]:
+    """With data flow, by the steps that it lets be."""
+    from laptime.predict import choosing
+    from laptime.predict.dataflow_step import Fed, waited
+
+    able = [waited(one) if isinstance(one, Fed) else one for one in found]
+    made = [choosing.cheapest_within(able, within)] if within is not None else []
+    return made + ([choosing.fastest_under(able, under)] if under is not None else [])
+
+
+def _explained(
+    found: Sequence[Prediction],
+    choices: Sequence[Choice],
+    read: Read,
+    devices: Sequence[Device],
+    flows: bool,
+) -> Explanation | None:
+    from laptime.predict.explaining import explain
+
+    chosen = [choice.chosen or choice.closest for choice in choices]
+    which = chosen[0] if chosen else found[0]
+    if which is None or (not chosen and len(found) > 1):
+        wrong("--explain", "it explains one prediction; give one --device, one --batch and one --gpus")
+    own = next(one for one in devices if one.name == which.device)
+    return explain(read(which.batch), own, which, flows=flows)

@@ -1,0 +1,57 @@
+"""What `laptime predict --json` says."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from laptime.predict.choosing import Choice
+    from laptime.predict.dataflow_step import Fed
+    from laptime.predict.explaining import Explanation
+    from laptime.predict.largest import Largest
+    from laptime.predict.prediction import Prediction
+
+
+def document(
+    found: Sequence[Prediction],
+    fed: Sequence[Fed],
+    room: Sequence[Largest],
+    choices: Sequence[Choice],
+    explained: Explanation | None,
+) -> dict[str, Any]:
+    """Every prediction, and what else was asked for."""
+    from laptime.predict.dataflow_step import assumptions
+    from laptime.store.files import plain
+
+    made: dict[str, Any] = {"predictions": [_one(one) for one in found]}
+    if fed:
+        made["data_flow"] = [
+            plain(one.times)
+            | {name: getattr(one.times, name) for name in ("effective_share", "idle_s", "samples_per_s")}
+            | {"device": one.prediction.device, "batch": one.prediction.batch, "gpus": one.prediction.gpus}
+            | {"epoch_s": one.epoch_s, "training_s": one.training_s, "rests_on": assumptions(one)}
+            for one in fed
+        ]
+    if room:
+        made["largest"] = [
+            plain(one)
+            | {"samples_per_s": one.samples_per_s, "prediction": one.prediction and _one(one.prediction)}
+            for one in room
+        ]
+    if choices:
+        kept = ("chosen", "runner_up", "closest")
+        made["choices"] = [
+            plain(one) | {name: (its := getattr(one, name)) and _one(its) for name in kept} for one in choices
+        ]
+    if explained is not None:
+        made["explanation"] = {"constants": explained.constants, "kinds": explained.kinds}
+    return made
+
+
+def _one(one: Prediction) -> dict[str, Any]:
+    from laptime.store.files import plain
+
+    derived = ("samples_per_s", "fits", "epoch_s", "training_s", "dollars", "kilowatt_hours")
+    made: dict[str, Any] = plain(one)
+    return made | {name: getattr(one, name) for name in derived}
