@@ -9,7 +9,7 @@ from laptime.cli import predict_options as options
 from laptime.cli.options import EveryLayer, Json, wrong
 from laptime.cli.outcome import answer, say
 from laptime.cli.predict_document import document
-from laptime.cli.predict_target import Read, is_saved, reader
+from laptime.cli.predict_target import Read, Subject, subject
 from laptime.cli.progress import waiting
 
 if TYPE_CHECKING:
@@ -61,8 +61,6 @@ def predict(
     if choosing and (samples is None or epochs is None):
         asking = "--within" if within is not None else "--under"
         wrong(asking, "it is about the whole training; give --samples and --epochs too")
-    if largest_batch and is_saved(name):
-        wrong("--largest-batch", "a saved workload has one batch size; name the network instead")
     if same_samples and (samples is not None or epochs is not None):
         wrong("--same-samples", "it is for one step; hours are of GPUs with samples of their own")
     feed = _feed(
@@ -72,18 +70,20 @@ def predict(
     chosen = _devices(device, choosing, counts)
     training = {"samples": samples, "epochs": epochs, "price_per_hour": price}
     with waiting("reading the network"):
-        read = reader(name, inputs, precision, "inference" if inference else "training", optimizer)
-        sizes = [read(sizes[0]).batch] if is_saved(name) else sizes
-        found = _predicted(read, sizes, chosen, counts, training)
-        room = _largest(read, sizes[0], chosen, counts, training) if largest_batch else []
+        asked = subject(name, inputs, precision, "inference" if inference else "training", optimizer)
+        if largest_batch and asked.batch is not None:
+            wrong("--largest-batch", "a saved workload has one batch size; name the network instead")
+        sizes = sizes if asked.batch is None else [asked.batch]
+        found = _predicted(asked, sizes, chosen, counts, training)
+        room = _largest(asked.read, sizes[0], chosen, counts, training) if largest_batch else []
     if save is not None:
         if len(sizes) > 1:
             wrong("--save", "a workload has one batch size; give one --batch")
-        read(sizes[0]).save(save)
+        asked.read(sizes[0]).save(save)
         say(f"the workload is in {save}")
-    fed = _fed(feed, found, read, chosen) if feed is not None else []
+    fed = _fed(feed, found, asked.read, chosen) if feed is not None else []
     choices = _choices([*fed] or found, within, under)
-    explained = _explained(found, choices, read, chosen, feed is not None) if explain else None
+    explained = _explained(found, choices, asked.read, chosen, feed is not None) if explain else None
     if as_json:
         answer(document(found, fed, room, choices, explained))
         return
@@ -164,19 +164,17 @@ def _devices(asked: Sequence[str] | None, choosing: bool, counts: Sequence[int])
 
 
 def _predicted(
-    read: Read,
+    asked: Subject,
     sizes: Sequence[int],
     devices: Sequence[Device],
     counts: Sequence[int],
     training: dict[str, Any],
 ) -> list[Prediction]:
-    from laptime.predict.predicting import predict_all
-
     return [
         _priced(made, one)
         for size in sizes
         for count in counts
-        for one, made in zip(devices, predict_all(read(size), devices, gpus=count, **training), strict=True)
+        for one, made in zip(devices, asked.predict(size, devices, gpus=count, **training), strict=True)
     ]
 
 

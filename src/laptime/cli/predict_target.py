@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from laptime.cli import synthetic
@@ -10,34 +11,45 @@ from laptime.cli.options import wrong
 from laptime.cli.quiet import quiet_torch
 
 if TYPE_CHECKING:
+    from laptime.hardware import Device
+    from laptime.predict.prediction import Prediction
     from laptime.workload import Workload
 
 Read = Callable[[int], "Workload"]
 
 
-def is_saved(name: str) -> bool:
-    """Whether the target is a workload, which has one batch size and no other."""
-    return name.endswith(".json")
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Subject:
+    """What is predicted: its workload at a batch size, and the only size it has, if it has no other."""
+
+    read: Read
+    batch: int | None = None
+
+    def predict(self, size: int, devices: Sequence[Device], **training: Any) -> list[Prediction]:
+        """A step of that batch on each device."""
+        from laptime.predict.predicting import predict_all
+
+        return predict_all(self.read(size), devices, **training)
 
 
-def reader(name: str, inputs: Sequence[str] | None, precision: str, mode: str, optimizer: str) -> Read:
-    """A function that reads the workload of a batch size, each of them once."""
+def subject(name: str, inputs: Sequence[str] | None, precision: str, mode: str, optimizer: str) -> Subject:
+    """What the target names. Each batch size is read once."""
     from functools import cache
 
-    if is_saved(name):
+    if name.endswith(".json"):
         from laptime.workload import Workload
 
         saved = Workload.load(name)
-        return lambda _: saved
+        return Subject(read=lambda _: saved, batch=saved.batch)
     quiet_torch()
     from laptime import api
 
-    network, make, loss = _subject(name, inputs, mode)
+    network, make, loss = _network(name, inputs, mode)
     words = {"precision": precision, "mode": mode, "optimizer": optimizer, "loss": loss, "name": name}
-    return cache(lambda size: api.workload(network, example=make(size), **words))
+    return Subject(read=cache(lambda size: api.workload(network, example=make(size), **words)))
 
 
-def _subject(name: str, inputs: Sequence[str] | None, mode: str) -> tuple[Any, Any, Any]:
+def _network(name: str, inputs: Sequence[str] | None, mode: str) -> tuple[Any, Any, Any]:
     """A network without memory, what makes a batch for it, and its loss."""
     import torch
 
