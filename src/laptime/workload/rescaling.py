@@ -67,6 +67,11 @@ def _weights(operations: Iterable[Operation]) -> set[tuple[str, int]]:
             found |= {(one.layer, one.sizes["k"] * one.sizes["n"]), (one.layer, one.sizes["n"])}
         elif one.phase is Phase.FORWARD and one.kind == "convolution":
             found |= {(one.layer, _kernel(one)), (one.layer, one.sizes["o"])}
+        elif one.phase is Phase.FORWARD and one.kind == "recurrent":
+            gates, h = one.sizes["gates"] * one.sizes["h"], one.sizes["h"]
+            found |= {
+                (one.layer, gates * width) for width in (1, one.sizes["i"], h, h * one.sizes["directions"])
+            }
         elif one.phase is Phase.UPDATE:
             found.add((one.layer, one.sizes["params"]))
     return found
