@@ -119,7 +119,8 @@ def predict(
 ) -> Prediction:
     """How long a step takes on a device that need not be here, layer by layer, and what memory it needs.
 
-    subject  a network, with the options of `workload`; a `Workload`, or the path of a saved one
+    subject  a network, with the options of `workload`; a `Workload`, or the path of a saved one; a `Run` or
+             its path: its network, corrected by what it took, with batch= and mode= as options
     device   a name of `laptime devices`, a file of your own, or "cpu" after `laptime calibrate`
     samples, epochs, price_per_hour  for the whole training, its hours and its price
     gpus     of one node, that train together, each with its own batch
@@ -129,19 +130,29 @@ def predict(
     from laptime.predict.predicting import predict as predict_workload
     from laptime.workload import Workload
 
+    training: dict[str, Any] = {
+        "samples": samples,
+        "epochs": epochs,
+        "price_per_hour": price_per_hour,
+        "gpus": gpus,
+    }
     if isinstance(subject, str | Path):
-        subject = Workload.load(subject)
+        path = Path(subject)
+        is_run = path.is_dir() or path.name == "run.json"
+        subject = load(path) if is_run else Workload.load(path)
+    if isinstance(subject, Run):
+        from laptime.predict.refinement import predict_run
+
+        unknown = set(options) - {"batch", "mode"}
+        if unknown:
+            raise PredictionError(
+                f"a run has its {', '.join(sorted(unknown))} already; only batch= and mode= can be changed"
+            )
+        return predict_run(subject, devices.device(device), **training, **options)
     if isinstance(subject, Workload):
         if options:
             raise PredictionError(f"a workload has its {', '.join(options)} already; trace it anew to change")
         asked = subject
     else:
         asked = workload(subject, **options)
-    return predict_workload(
-        asked,
-        devices.device(device),
-        samples=samples,
-        epochs=epochs,
-        price_per_hour=price_per_hour,
-        gpus=gpus,
-    )
+    return predict_workload(asked, devices.device(device), **training)
