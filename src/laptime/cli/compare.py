@@ -1,4 +1,4 @@
-"""`laptime compare`: two runs, or two groups of runs, with intervals and a verdict."""
+"""`laptime compare`: two runs or groups of them, with intervals and a verdict; or a run and a prediction."""
 
 from __future__ import annotations
 
@@ -22,7 +22,9 @@ _AGAINST = "--against"
 Runs = Annotated[
     list[Path],
     typer.Argument(
-        metavar="RUN...", help="Two runs, A and B; or folders of runs, each a group.", show_default=False
+        metavar="RUN...",
+        help="Two runs, A and B; or folders of runs, each a group; or a run and a saved prediction.",
+        show_default=False,
     ),
 ]
 
@@ -57,7 +59,15 @@ def compare(
     every_layer: EveryLayer = False,
     as_json: Json = False,
 ) -> None:
-    """Compare runs: step time, throughput, accounts and layers, as ratios with intervals and a verdict."""
+    """Compare runs: step time, throughput, accounts and layers, as ratios with intervals and a verdict.
+
+    A run and a file of `laptime predict --json` are set side by side layer by layer, with their errors.
+    """
+    from laptime.report.comparison_predicted import is_prediction
+
+    if any(is_prediction(path) for path in (*runs, *(against or ()))):
+        _with_prediction([*runs, *(against or ())], every_layer=every_layer, as_json=as_json)
+        return
     with waiting("reading"):
         from laptime.report.comparison import compare as compared
 
@@ -69,6 +79,23 @@ def compare(
     from laptime.report import comparison_tables, terminal
 
     comparison_tables.show(found, terminal.console(), every_layer=every_layer)
+
+
+def _with_prediction(paths: Sequence[Path], *, every_layer: bool, as_json: bool) -> None:
+    """One run and one prediction, in either order."""
+    from laptime.report import comparison_predicted, comparison_predicted_tables, terminal
+    from laptime.store import load
+
+    saved = [path for path in paths if comparison_predicted.is_prediction(path)]
+    runs = [path for path in paths if path not in saved]
+    if len(saved) != 1 or len(runs) != 1:
+        wrong("RUN...", "a prediction is compared with one run; give one of each")
+    with waiting("reading"):
+        found = comparison_predicted.against(load(runs[0]), saved[0])
+    if as_json:
+        answer(found)
+        return
+    comparison_predicted_tables.show(found, terminal.console(), every_layer=every_layer)
 
 
 def _groups(runs: Sequence[Path], against: Sequence[Path] | None) -> tuple[list[Run], list[Run]]:

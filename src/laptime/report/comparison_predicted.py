@@ -1,0 +1,163 @@
+"""A measured run beside a saved prediction of it: what `laptime compare RUN prediction.json` shows.
+
+Everything is a strict-JSON dictionary. An error is predicted over measured, less one.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from laptime.errors import PredictionError
+from laptime.predict.measured import MeasuredStep, device_of, measured_step
+from laptime.record import Phase
+from laptime.record.layers import LOSS_UNIT
+from laptime.store import Run
+from laptime.store.files import one_line, plain
+
+_SAME_BATCH = 0.005
+Row = dict[str, Any]
+
+
+def is_prediction(path: Path) -> bool:
+    """Whether a path is a file of `laptime predict --json` rather than a run."""
+    return path.is_file() and path.suffix == ".json" and path.name != "run.json"
+
+
+def read_prediction(path: Path) -> Row:
+    """The one prediction of a file."""
+    shown = one_line(path)
+    try:
+        document = json.loads(path.read_bytes())
+        found = document["predictions"]
+        if len(found) != 1:
+            raise PredictionError(
+                f"{shown} holds {len(found)} predictions; save one alone: one --device and one --batch"
+            )
+        return _checked(found[0])
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        raise PredictionError(f"{shown} is no prediction; save one: laptime predict … --json > it") from None
+
+
+def _checked(found: Any) -> Row:
+    for name in ("network", "device", "mode", "basis"):
+        str(found[name])
+    for name in ("batch", "step_s", "gpus"):
+        float(found[name])
+    for layer in found["layer_times"]:
+        str(layer["layer"]), [float(layer[f"{phase.value}_s"]) for phase in Phase]
+    low, high = map(float, found["interval_s"])
+    return dict(found) | {"interval_s": [low, high]}
+
+
+def against(run: Run, path: Path) -> Row:
+    """The run's median step and the prediction: step, phases, layers, and how far they are apart."""
+    predicted, found = read_prediction(path), measured_step(run)
+    _comparable(predicted, found)
+    layers = _layers(predicted, found, run)
+    low, high = predicted["interval_s"]
+    return dict(
+        plain(
+            {
+                "run": {"id": run.id, "path": str(run.path), "device": found.device, "steps": found.steps},
+                "prediction": {"path": str(path)}
+                | {name: predicted[name] for name in ("network", "device", "batch", "mode", "basis")},
+                "step": _row(found.step_s.median, predicted["step_s"])
+                | {"low": found.step_s.low, "high": found.step_s.high}
+                | {"interval": [low, high], "inside": low <= found.step_s.median <= high},
+                "phases": [{"phase": phase.value, **_summed(layers, phase.value)} for phase in Phase],
+                "layers": layers,
+                "layer_error": _weighted(layers, ("total",)),
+                "layer_phase_error": _weighted(layers, [phase.value for phase in Phase]),
+                "notes": list(_notes(predicted, found, run, layers)),
+            }
+        )
+    )
+
+
+def _comparable(predicted: Row, found: MeasuredStep) -> None:
+    if predicted["mode"] != found.mode:
+        raise PredictionError(
+            f"the run measured {found.mode}, the prediction is of {predicted['mode']}; predict the same"
+        )
+    if found.batch is not None and abs(found.batch / predicted["batch"] - 1) > _SAME_BATCH:
+        raise PredictionError(
+            f"the run has {found.batch:g} samples in a step, the prediction {predicted['batch']}; "
+            f"predict it with --batch {found.batch:g}"
+        )
+    if predicted["gpus"] != 1:
+        raise PredictionError("the prediction is of several GPUs; predict it with --gpus 1")
+
+
+def _layers(predicted: Row, found: MeasuredStep, run: Run) -> list[Row]:
+    """Layers in the run's order, then those that only one side has."""
+    times = {one["layer"]: one for one in predicted["layer_times"]}
+    names = [layer.name for layer in run.network]
+    names += [name for name, _ in found.layers if name not in names]
+    names = list(dict.fromkeys([*names, *times]))
+    names.sort(key=lambda name: name == "")  # the loss last
+    rows = []
+    for name in names:
+        mine = {phase: found.layers.get((name, phase)) for phase in Phase}
+        theirs = times.get(name)
+        if theirs is None and not any(mine.values()):
+            continue
+        row: Row = {"layer": name or LOSS_UNIT}
+        for phase in Phase:
+            measured = mine[phase]
+            seconds = measured.seconds if measured is not None else None
+            row[phase.value] = _row(seconds, theirs and theirs[f"{phase.value}_s"])
+        whole = [one.seconds for one in mine.values() if one is not None]
+        row["total"] = _row(
+            sum(whole) if whole else None, theirs and sum(theirs[f"{phase.value}_s"] for phase in Phase)
+        )
+        rows.append(row)
+    return rows
+
+
+def _row(measured: float | None, predicted: float | None) -> Row:
+    known = measured and predicted is not None
+    return {
+        "measured": measured,
+        "predicted": predicted,
+        "error": predicted / measured - 1 if known and predicted is not None and measured else None,
+    }
+
+
+def _summed(layers: Sequence[Row], key: str) -> Row:
+    return _row(*(sum(row[key][side] or 0.0 for row in layers) for side in ("measured", "predicted")))
+
+
+def _weighted(layers: Sequence[Row], keys: Sequence[str]) -> float | None:
+    """Differences over measured time, all added up: a layer counts as much as it takes."""
+    cells = [row[key] for row in layers for key in keys]
+    whole = sum(one["measured"] or 0.0 for one in cells)
+    apart = sum(abs((one["predicted"] or 0.0) - (one["measured"] or 0.0)) for one in cells)
+    return apart / whole if whole else None
+
+
+def _notes(predicted: Row, found: MeasuredStep, run: Run, layers: Sequence[Row]) -> list[str]:
+    said = ["measured are medians over steps, without waiting for data, copies and other processes"]
+    device = device_of(run)
+    if device is None:
+        said.append(f"whether {found.device or 'the run’s device'} is {predicted['device']} is not known")
+    elif device.name != predicted["device"]:
+        said.append(f"the devices differ: measured on {device.name}, predicted for {predicted['device']}")
+    for side, other in (("measured", "predicted"), ("predicted", "measured")):
+        only = [row["layer"] for row in layers if row["total"][other] is None]
+        if only:
+            more = f" and {len(only) - 8} more" if len(only) > 8 else ""
+            said.append(f"only {side}: {', '.join(map(one_line, only[:8]))}{more}")
+    if "refined by run " + found.run in str(predicted["basis"]):
+        said.append("the prediction was refined by this very run, so its error says nothing")
+    return [*said, *map(str, predicted.get("notes") or ())]
+
+
+def summary_of(found: Mapping[str, Any]) -> str:
+    """The step's error and the layers' in one line."""
+    step, each = found["step"], found["layer_error"]
+    inside = "inside" if step["inside"] else "outside"
+    apart = "" if each is None else f"; layers are {each * 100:.1f} % off, weighted by their time"
+    return f"the predicted step is {step['error'] * 100:+.1f} % off, {inside} its interval{apart}"

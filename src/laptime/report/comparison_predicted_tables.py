@@ -1,0 +1,74 @@
+"""A run beside its prediction in the terminal, from the dictionary of `comparison_predicted.against`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from rich.console import Console
+from rich.text import Text
+
+from laptime.report import words
+from laptime.report.columns import Column, paragraph, table
+from laptime.report.comparison_predicted import summary_of
+from laptime.report.terminal import print_lines
+
+TOP_LAYERS = 15
+_WIDEST = 140
+_PHASES = ("forward", "backward", "update")
+Row = Mapping[str, Any]
+
+
+def show(found: Row, to: Console, *, every_layer: bool = False) -> None:
+    """Print measured and predicted side by side."""
+    print_lines(_lines(found, min(to.width, _WIDEST), every_layer), to)
+
+
+def _lines(found: Row, width: int, every_layer: bool) -> Iterator[Text]:
+    run, made = found["run"], found["prediction"]
+    yield Text(f"measured   {words.name(run['path'])}, {words.plural(run['steps'], 'step')}", style="bold")
+    made_for = f"{words.name(made['network'])} on {words.name(made['device'])}"
+    yield Text(f"predicted  {words.name(made['path'])}: {made_for}, batch {made['batch']}", style="bold")
+    yield from (Text(), *paragraph(summary_of(found), width))
+    rows = [("step", found["step"]), *((one["phase"], one) for one in found["phases"] if one["measured"])]
+    yield from (Text(), Text("Phases, in ms", style="bold"), *_times("", rows, width))
+    yield from (Text(), Text("Layers, in ms", style="bold"), *_layers(found["layers"], width, every_layer))
+    yield from (Text(), Text("Notes", style="bold"))
+    for note in (*found["notes"], f"the prediction rests on: {made['basis']}"):
+        yield from paragraph(note, width, bullet="- ")
+
+
+def _layers(rows: Sequence[Row], width: int, every_layer: bool) -> list[Text]:
+    shown, left = list(rows), 0
+    if not every_layer and len(rows) > TOP_LAYERS + 1:
+        longest = sorted(rows, key=lambda row: -_weight(row["total"]))[:TOP_LAYERS]
+        shown = [row for row in rows if any(row is one for one in longest)]
+        left = len(rows) - TOP_LAYERS
+    phases = [
+        Column(title=f"{phase} off", cells=[_error(row[phase]) for row in shown], needed=1)
+        for phase in _PHASES
+        if any(row[phase]["measured"] for row in rows)
+    ]
+    lines = _times("layer", [(words.name(row["layer"]), row["total"]) for row in shown], width, *phases)
+    if left:
+        lines.append(Text(f"… and {words.plural(left, 'smaller layer')}; --all shows them", style="dim"))
+    return lines
+
+
+def _times(title: str, rows: Sequence[tuple[str, Row]], width: int, *more: Column) -> list[Text]:
+    decimals = words.digits(max((_weight(row) for _, row in rows), default=0.0))
+    columns = [Column(title=title, cells=[name for name, _ in rows], words=True)]
+    for side in ("measured", "predicted"):
+        cells = [words.milliseconds(row[side], decimals) for _, row in rows]
+        columns.append(Column(title=side, cells=cells))
+    columns.append(Column(title="off", cells=[_error(row) for _, row in rows]))
+    return table([*columns, *more], width)
+
+
+def _weight(row: Row) -> float:
+    return max(row["measured"] or 0.0, row["predicted"] or 0.0)
+
+
+def _error(row: Row) -> str:
+    error = row["error"]
+    return words.UNKNOWN if error is None else f"{error * 100:+.0f} %" if error < 99 else ">100x"
