@@ -116,7 +116,7 @@ def _overview(shown: Shown, rows: Sequence[int], width: int) -> list[Any]:
     if shown.fed:
         fed = [shown.fed[place] for place in rows]
         made.append(Column(title="with data", cells=[f"{one.times.step_s * 1e3:.4g}" for one in fed]))
-        made.append(Column(title="waits for", cells=[waits_for(one) for one in fed], words=True, needed=1))
+        made.append(Column(title="waits for", cells=[waits_for(one) for one in fed], words=True))
     if shown.largest:
         made += largest_columns(found, shown.largest)
     return list(table(made, width))
