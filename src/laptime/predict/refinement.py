@@ -1,8 +1,9 @@
 """Predictions from a measured run: what it took over what was predicted for it corrects other predictions.
 
 Layer by layer and phase by phase, where a layer's time is long and steady enough to say something, else by
-the whole step's factor. How far a correction reaches was read off measured steps (`benchmarks.refinement`):
-of its logarithm three quarters are left with every doubling of the batch, and part on another device.
+the factor of all layers together. How far a correction reaches was read off measured steps
+(`benchmarks.refinement`): of its logarithm three quarters are left with every doubling of the batch, and part
+on another device.
 """
 
 from __future__ import annotations
@@ -40,8 +41,8 @@ class Correction:
     device: Device | None  # that it was measured on; None: not known, and nothing is corrected
     batch: int
     factors: Mapping[tuple[str, Phase], float]
-    whole: float  # of the whole step, within bounds
-    took: float  # the same as it is
+    whole: float  # of all layers together, within bounds
+    took: float  # of the step
     rest_s: float  # of the step beyond its layers: Python between the phases
     noise: float  # half the interval of the measured step, over it
 
@@ -114,15 +115,15 @@ def correct(workload: Workload, found: MeasuredStep, device: Device | None) -> C
         forward = workload.mode == "inference" and found.mode == "training"
         step_s = found.phase_s(Phase.FORWARD) if forward else found.step_s.median
         took = step_s / alone.step_s
-        whole = _bounded(took)
-        for key, predicted in _times(alone).items():
-            one = found.layers.get(key)
-            if one is not None and predicted > 0:
-                trust = one.seconds / (one.seconds + SHORT_S + 4 * one.error_s)
-                factor = _bounded(one.seconds / predicted)
-                factors[key] = math.exp(trust * math.log(factor) + (1 - trust) * math.log(whole))
-        corrected = sum(seconds * factors.get(key, whole) for key, seconds in _times(alone).items())
-        rest = step_s - corrected
+        times = {key: seconds for key, seconds in _times(alone).items() if seconds > 0}
+        both = {key: found.layers[key] for key in times if key in found.layers}
+        measured, predicted = sum(one.seconds for one in both.values()), sum(times[key] for key in both)
+        whole = _bounded(measured / predicted if predicted else took)
+        for key, one in both.items():
+            trust = one.seconds / (one.seconds + SHORT_S + 4 * one.error_s)
+            factor = _bounded(one.seconds / times[key])
+            factors[key] = math.exp(trust * math.log(factor) + (1 - trust) * math.log(whole))
+        rest = step_s - sum(seconds * factors.get(key, whole) for key, seconds in times.items())
     return Correction(
         run=found.run,
         device=device,
@@ -140,7 +141,7 @@ def refine(
 ) -> Prediction:
     """A prediction with a run's correction in it."""
     plain = predict(workload, device, **training)
-    together = predict(workload, device, gpus=gpus, **training) if gpus > 1 else plain
+    together = predict(workload, device, gpus=gpus, **training) if gpus != 1 else plain
     if correction.device is None:
         return replace(together, notes=(*together.notes, _unknown(correction.run)))
     kept = correction.kept(device, workload.batch)
