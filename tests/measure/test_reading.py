@@ -95,6 +95,16 @@ def test_the_optimizer_is_the_loops_own(tmp_path):
     assert {one.layer for one in updates} == {"0", "4"}
 
 
+def test_a_loop_whose_optimizer_is_not_known_has_no_update_and_says_so(tmp_path):
+    network = a_network()
+    with laptime.record(network, out=tmp_path / "run") as recording:
+        for batch in recording.steps(images()):
+            cross_entropy(network, batch).backward()
+    read = workload(recording.run)
+    assert not read.phase(Phase.UPDATE)
+    assert "no optimizer" in read.notes[0]
+
+
 def test_attention_and_recurrent_layers_are_one_operation_on_the_cpu_too(tmp_path):
     class Reader(nn.Module):
         def __init__(self):

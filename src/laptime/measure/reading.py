@@ -25,6 +25,7 @@ from laptime.workload import Optimizer as Update
 from laptime.workload.trace import OPTIMIZERS
 from laptime.workload.trace.updates import updates
 
+NO_OPTIMIZER = "the recording knows no optimizer, so the update is left out"
 PRECISIONS = {"bfloat16": "bf16", "float16": "fp16"}
 
 
@@ -148,6 +149,7 @@ class Reading:
             layers=tuple(unit.name for division in divisions for unit in division.layers()),
             operations=tuple(operations),
             memory=memory,
+            notes=(NO_OPTIMIZER,) if self.trains and not optimizers else (),
         )
 
 

@@ -30,6 +30,7 @@ SHORT_S = 30e-6  # a few marks: a layer of this length says half of what it seem
 KEPT_PER_DOUBLING = 0.75  # of a correction's logarithm, for every doubling or halving of the batch
 KEPT_ELSEWHERE = 0.7  # on another device, from one whose own bias a calibration has taken out
 KEPT_FROM_DATA_SHEET = 0.5  # from a device known by its data sheet, whose bias is in the correction too
+PIECES = "its operations are a CPU's: attention with dropout and GRUs run in pieces there that a GPU joins"
 WIDTH, WIDTH_PER_DOUBLING = 0.05, 0.05  # of the interval on the same device
 
 
@@ -69,6 +70,8 @@ def predict_run(
     """A step of a run's network on a device, also at another batch size, corrected by what the run took."""
     found = measured_step(run)
     asked = _named(_in_mode(workload_of(run), found, mode), run)
+    if (run.environment.get("device") or {}).get("type") == "cpu" and device.kind == "gpu":
+        asked = replace(asked, notes=(*asked.notes, PIECES))
     correction = correct(asked, found, device_of(run))
     wanted = rescaled(asked, batch) if batch is not None else asked
     return refine(wanted, device, correction, gpus=gpus, **training)
