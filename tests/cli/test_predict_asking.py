@@ -3,6 +3,7 @@
 import json
 
 import pytest
+from tests.predict.runs import a_run, a_workload
 
 FLOW = ["--storage", "nvme", "--sample-bytes", "110000", "--decode-cores", "1"]
 WHOLE = ["--samples", "100000", "--epochs", "10"]
@@ -150,10 +151,47 @@ def test_nonsense_is_told_in_one_line(laptime, words, line):
     assert "Traceback" not in done.stderr
 
 
-def test_a_saved_workload_has_no_largest_batch(laptime, tmp_path):
+@pytest.mark.parametrize(
+    "words",
+    [["--largest-batch"], ["--batch", "64"], ["--precision", "bf16"], ["--input", "3x8x8"], ["--inference"]],
+    ids=" ".join,
+)
+def test_a_saved_workload_is_what_it_is(laptime, tmp_path, words):
     file = str(tmp_path / "zener4.json")
     laptime("predict", "zener4", "--save", file)
-    assert "one batch size" in laptime("predict", file, "--largest-batch").stderr
+    done = laptime("predict", file, *words)
+    assert done.exit_code == 2
+    assert words[0] in done.stderr
+    assert "network" in done.stderr
+
+
+def test_a_run_is_predicted_at_its_own_batch_and_at_others(laptime, tmp_path):
+    run = a_run(tmp_path / "run")
+    own, other = (
+        asked(laptime, run.path, "--device", "h200", *words)["predictions"]
+        for words in ([], ["--batch", "16,64"])
+    )
+    assert own[0]["batch"] == a_workload().batch
+    assert f"refined by run {run.id}" in own[0]["basis"]
+    assert [one["batch"] for one in other] == [16, 64]
+    assert "refined by run" in laptime("predict", run.path / "run.json").stdout
+
+
+def test_a_run_has_a_data_flow_an_explanation_and_choices_too(laptime, tmp_path):
+    run = a_run(tmp_path / "run")
+    found = asked(laptime, run.path, "--device", "h200", *FLOW, *WHOLE, "--within", "1000", "--explain")
+    assert found["data_flow"][0]["starving"] == "decode"
+    assert found["choices"][0]["chosen"]["device"] == "h200"
+    assert found["explanation"]["kinds"]
+
+
+@pytest.mark.parametrize(
+    "words", [["--largest-batch"], ["--optimizer", "adam"], ["--inference", "--explain"]]
+)
+def test_what_a_run_cannot_say_is_told_in_one_line(laptime, tmp_path, words):
+    done = laptime("predict", a_run(tmp_path / "run").path, *words)
+    assert done.exit_code == 2
+    assert "network instead" in " ".join(done.stderr.split()) or "name it instead" in done.stderr
 
 
 def test_a_network_that_cannot_be_read_ends_with_one_line(process, tmp_path):

@@ -9,7 +9,7 @@ from laptime.cli import predict_options as options
 from laptime.cli.options import EveryLayer, Json, wrong
 from laptime.cli.outcome import answer, say
 from laptime.cli.predict_document import document
-from laptime.cli.predict_target import Read, Subject, subject
+from laptime.cli.predict_target import Read, Subject, Words, subject
 from laptime.cli.progress import waiting
 
 if TYPE_CHECKING:
@@ -24,12 +24,12 @@ if TYPE_CHECKING:
 def predict(
     name: options.Target,
     device: options.Devices = None,
-    batch: options.Batch = "32",
+    batch: options.Batch = None,
     gpus: options.Gpus = "1",
     inputs: options.Inputs = None,
-    precision: options.Precision = "fp32",
+    precision: options.Precision = None,
     inference: options.Inference = False,
-    optimizer: options.Optimizer = "momentum",
+    optimizer: options.Optimizer = None,
     samples: options.Samples = None,
     epochs: options.Epochs = None,
     price: options.Price = None,
@@ -56,7 +56,8 @@ def predict(
 
     The times of an H200 rest on measured operations; those of other devices on their data sheets.
     """
-    sizes, counts = _numbers("--batch", batch), _numbers("--gpus", gpus)
+    counts = _numbers("--gpus", gpus)
+    sizes = None if batch is None else _numbers("--batch", batch)
     choosing = within is not None or under is not None
     if choosing and (samples is None or epochs is None):
         asking = "--within" if within is not None else "--under"
@@ -70,10 +71,15 @@ def predict(
     chosen = _devices(device, choosing, counts)
     training = {"samples": samples, "epochs": epochs, "price_per_hour": price}
     with waiting("reading the network"):
-        asked = subject(name, inputs, precision, "inference" if inference else "training", optimizer)
-        if largest_batch and asked.batch is not None:
-            wrong("--largest-batch", "a saved workload has one batch size; name the network instead")
-        sizes = sizes if asked.batch is None else [asked.batch]
+        words = Words(inputs=inputs, precision=precision, optimizer=optimizer, inference=inference)
+        asked = subject(name, words)
+        if largest_batch and not asked.traced:
+            wrong("--largest-batch", "a network must be read at several batch sizes; name it instead")
+        if explain and inference and not asked.traced:
+            wrong("--explain", "of a run it explains training steps; name the network instead")
+        if sizes not in (None, [asked.batch]) and not asked.resizes:
+            wrong("--batch", f"the saved workload has a batch of {asked.batch}; name the network instead")
+        sizes = sizes or [asked.batch]
         found = _predicted(asked, sizes, chosen, counts, training)
         room = _largest(asked.read, sizes[0], chosen, counts, training) if largest_batch else []
     if save is not None:

@@ -10,7 +10,8 @@ import typer
 Target = Annotated[
     str,
     typer.Argument(
-        metavar="TARGET", help="A network of the zoo, module:callable, or a saved workload (.json)."
+        metavar="TARGET",
+        help="A network of the zoo, module:callable, a recorded run, or a saved workload (.json).",
     ),
 ]
 Devices = Annotated[
@@ -22,15 +23,28 @@ Devices = Annotated[
         show_default=False,
     ),
 ]
-Batch = Annotated[str, typer.Option("--batch", help="Samples in a step; several: 32,64,128.")]
+Batch = Annotated[
+    str | None,
+    typer.Option(
+        "--batch",
+        help="Samples in a step; several: 32,64,128. By default 32, or a run's.",
+        show_default=False,
+    ),
+]
 Gpus = Annotated[str, typer.Option("--gpus", help="Of one node, each with its own batch; several: 1,2,4,8.")]
 Inputs = Annotated[
     list[str] | None,
     typer.Option("--input", metavar="SHAPE", help="One sample: 3x224x224, or int64:128 for token ids."),
 ]
-Precision = Annotated[str, typer.Option("--precision", help="fp32, or autocast: bf16, fp16.")]
+Precision = Annotated[
+    str | None,
+    typer.Option("--precision", help="fp32 (the default), or autocast: bf16, fp16.", show_default=False),
+]
 Inference = Annotated[bool, typer.Option("--inference", help="Forward passes only.")]
-Optimizer = Annotated[str, typer.Option("--optimizer", help="Of the training.")]
+Optimizer = Annotated[
+    str | None,
+    typer.Option("--optimizer", help="Of the training; by default momentum.", show_default=False),
+]
 Samples = Annotated[int | None, typer.Option("--samples", help="In an epoch.", show_default=False)]
 Epochs = Annotated[int | None, typer.Option("--epochs", help="Of the training.", show_default=False)]
 Price = Annotated[

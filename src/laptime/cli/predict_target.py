@@ -1,9 +1,11 @@
-"""What `laptime predict` predicts: a network without memory, read at any batch size, or a saved workload."""
+"""What `laptime predict` predicts: a network, read at any batch size; a saved workload; a run."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from laptime.cli import synthetic
@@ -19,11 +21,31 @@ Read = Callable[[int], "Workload"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Subject:
-    """What is predicted: its workload at a batch size, and the only size it has, if it has no other."""
+class Words:
+    """What a user says of a network; a saved workload and a run have their own. None: not said."""
 
-    read: Read
-    batch: int | None = None
+    inputs: Sequence[str] | None
+    precision: str | None
+    optimizer: str | None
+    inference: bool
+
+    def refuse(self, what: str, *, inference: bool) -> None:
+        """End where something was said that cannot be changed any more."""
+        said = {"--input": self.inputs, "--precision": self.precision, "--optimizer": self.optimizer}
+        for option, value in (said | ({"--inference": self.inference} if inference else {})).items():
+            if value:
+                wrong(option, f"{what} has its own; name the network instead to change it")
+
+
+class Subject:
+    """A network: its workload at any batch size, each read once, and a step of it on devices."""
+
+    batch = 32  # where none is asked for
+    resizes = True  # to any batch size
+    traced = True  # a network, rather than what is left of one
+
+    def __init__(self, read: Read) -> None:
+        self.read: Read = cache(read)
 
     def predict(self, size: int, devices: Sequence[Device], **training: Any) -> list[Prediction]:
         """A step of that batch on each device."""
@@ -32,21 +54,57 @@ class Subject:
         return predict_all(self.read(size), devices, **training)
 
 
-def subject(name: str, inputs: Sequence[str] | None, precision: str, mode: str, optimizer: str) -> Subject:
-    """What the target names. Each batch size is read once."""
-    from functools import cache
+class _Saved(Subject):
+    resizes = traced = False
 
-    if name.endswith(".json"):
+    def __init__(self, path: str) -> None:
         from laptime.workload import Workload
 
-        saved = Workload.load(name)
-        return Subject(read=lambda _: saved, batch=saved.batch)
+        saved = Workload.load(path)
+        super().__init__(lambda _: saved)
+        self.batch = saved.batch
+
+
+class _OfRun(Subject):
+    """A run: what its network asks for, and predictions that what it took corrects."""
+
+    traced = False
+
+    def __init__(self, path: str, mode: str | None) -> None:
+        from laptime.predict.measured import workload_of
+        from laptime.store import load
+        from laptime.workload.rescaling import rescaled
+
+        self._run, self._mode = load(path), mode
+        own = workload_of(self._run)
+        super().__init__(lambda size: rescaled(own, size))
+        self.batch = own.batch
+
+    def predict(self, size: int, devices: Sequence[Device], **training: Any) -> list[Prediction]:
+        from laptime.predict.refinement import predict_run
+
+        return [predict_run(self._run, one, batch=size, mode=self._mode, **training) for one in devices]
+
+
+def subject(name: str, said: Words) -> Subject:
+    """What the target names: a saved workload, a run, or a network."""
+    if name.endswith(".json") and Path(name).name != "run.json":
+        said.refuse("a saved workload", inference=True)
+        return _Saved(name)
+    if Path(name).name == "run.json" or (Path(name) / "run.json").is_file():
+        said.refuse("a run", inference=False)
+        return _OfRun(name, "inference" if said.inference else None)
     quiet_torch()
     from laptime import api
 
-    network, make, loss = _network(name, inputs, mode)
-    words = {"precision": precision, "mode": mode, "optimizer": optimizer, "loss": loss, "name": name}
-    return Subject(read=cache(lambda size: api.workload(network, example=make(size), **words)))
+    mode = "inference" if said.inference else "training"
+    network, make, loss = _network(name, said.inputs, mode)
+    words: dict[str, Any] = {
+        "precision": said.precision or "fp32",
+        "optimizer": said.optimizer or "momentum",
+        "mode": mode,
+    }
+    return Subject(lambda size: api.workload(network, example=make(size), loss=loss, name=name, **words))
 
 
 def _network(name: str, inputs: Sequence[str] | None, mode: str) -> tuple[Any, Any, Any]:
