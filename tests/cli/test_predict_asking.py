@@ -194,8 +194,8 @@ def test_what_a_run_cannot_say_is_told_in_one_line(laptime, tmp_path, words):
     assert "network instead" in " ".join(done.stderr.split()) or "name it instead" in done.stderr
 
 
-def test_a_network_that_cannot_be_read_ends_with_one_line(process, tmp_path):
-    (tmp_path / "mine.py").write_text(
+def test_a_network_that_cannot_be_read_ends_with_one_line(laptime, tmp_path):
+    (tmp_path / "unreadable_network.py").write_text(
         "from torch import nn\n"
         "class Net(nn.Linear):\n"
         "    def __init__(self):\n"
@@ -203,7 +203,7 @@ def test_a_network_that_cannot_be_read_ends_with_one_line(process, tmp_path):
         "    def forward(self, x):\n"
         "        return super().forward(x)[x > 0]\n"
     )
-    done = process("predict", "mine:Net", "--input", "4")
-    assert done.returncode == 1
+    done = laptime("predict", "unreadable_network:Net", "--input", "4")
+    assert done.exit_code == 1
     assert done.stderr.count("\n") == 1
-    assert done.stderr.startswith("laptime: aten.nonzero in Net (Net.forward, mine.py:6)")
+    assert done.stderr.startswith("laptime: aten.nonzero in Net (Net.forward, unreadable_network.py:6)")
