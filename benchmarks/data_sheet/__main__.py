@@ -1,105 +1,117 @@
-"""Devices known by their data sheet only: `python -m benchmarks.data_sheet REFERENCE`.
+"""Devices known by their data sheet only: `python -m benchmarks.data_sheet REFERENCE [--constants] [--rows]`.
 
-So far the transformers of `neusight_measured_labels.csv` on one GPU (fp32, eager attention): inference, and
-training without the update. Nothing is fitted to these rows: every operation is taken to reach the share of
-its roofline that it reaches on an H200. Averaged per device and then over devices.
+Steps that others measured on GPUs and CPUs, listed in `rows.csv`. Each device is predicted with constants
+fitted to the other devices' rows. Errors are averaged per device, and then over devices.
 """
 
 from __future__ import annotations
 
 import argparse
-import csv
-import re
-from collections import defaultdict
-from functools import cache
-from importlib import import_module
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from pprint import pprint
 
 import numpy as np
+from numpy.typing import NDArray
 
-from laptime import hardware
-from laptime.predict.predicting import predict
-from laptime.workload import Phase, Workload
+from benchmarks.data_sheet.fitting import FULL, Fit, Variant, by_device, left_out, over_devices
+from benchmarks.data_sheet.kernels import Table, table
 
-METRICS = {"inference_latency": "inference", "step_time": "training"}
-# Sizes: the papers' tables of BERT, GPT-2, GPT-3 and OPT. GPT-3's XL has 24 heads of 128 in a width of 2048,
-# which GPT-2's code cannot have; 24 x 128 = 3072 is the width that it can, and that the times speak for.
-GPT: dict[str, dict[str, int]] = {
-    "gpt2_large": {"n_embd": 1280, "n_layer": 36, "n_head": 20},
-    "gpt3_xl": {"n_embd": 3072, "n_layer": 24, "n_head": 24, "n_positions": 2048},
-    "gpt3_27": {"n_embd": 2560, "n_layer": 32, "n_head": 32, "n_positions": 2048},
-}
-
-
-@cache
-def network(name: str) -> Any:
-    """A network without memory."""
-    import torch
-
-    transformers: Any = import_module("transformers")  # whose configurations' types refuse a dictionary
-    eager: dict[str, Any] = {"attn_implementation": "eager"}
-    with torch.device("meta"):
-        if name in GPT:
-            return transformers.GPT2LMHeadModel(transformers.GPT2Config(**GPT[name], **eager))
-        if name == "bert_large":
-            sizes: dict[str, Any] = {"hidden_size": 1024, "num_hidden_layers": 24, "num_attention_heads": 16}
-            config = transformers.BertConfig(**sizes, intermediate_size=4096, **eager)
-            return transformers.BertForMaskedLM(config)
-        sizes = {"hidden_size": 2048, "num_hidden_layers": 24, "num_attention_heads": 32}
-        config = transformers.OPTConfig(**sizes, ffn_dim=8192, word_embed_proj_dim=2048, **eager)
-        return transformers.OPTForCausalLM(config)
+Floats = NDArray[np.float64]
+VARIANTS = (
+    Variant(name="roofline, two constant shares", excess=False, excesses=False, own=False, shared=True),
+    Variant(name="roofline, a share for each class of work", excess=False, excesses=False),
+    Variant(name="bound and excess, nothing fitted", bounds=False, excesses=False, own=False),
+    FULL,
+)
+CPU = Variant(name="roofline, a share for each class of work", excess=False, excesses=False, own=False)
 
 
-@cache
-def workload(name: str, batch: int, length: int, mode: str) -> Workload:
-    """A step on token ids, with a loss if it trains."""
-    import torch
+def device_table(devices: Sequence[str], errors: Floats) -> list[str]:
+    """Rows, mean, bias and p90 of each device."""
+    made = ["| device | rows | mean % | bias % | p90 |", "| --- | ---: | ---: | ---: | ---: |"]
+    names = np.array(devices)
+    for name in dict.fromkeys(devices):
+        mine = errors[names == name] * 100
+        figures = f"{np.abs(mine).mean():.1f} | {mine.mean():+.1f} | {np.quantile(np.abs(mine), 0.9):.1f}"
+        made.append(f"| {name} | {len(mine)} | {figures} |")
+    mean, p90 = over_devices(devices, errors)
+    made.append(
+        f"| **over devices** (target 12, p90 30) | {len(errors)} | {mean * 100:.1f} | | {p90 * 100:.1f} |"
+    )
+    return made
 
-    from laptime.api import workload as read
 
-    ids = torch.zeros(batch, length, dtype=torch.long, device="meta")
-    example = {"input_ids": ids} if mode == "inference" else {"input_ids": ids, "labels": ids}
-    return read(network(name), example=example, mode=mode, name=name)
+def variants(gpus: Table) -> tuple[list[str], Floats]:
+    """Every model, one device left out at a time; and the errors of the last."""
+    devices = gpus.devices
+    made = ["| model | constants | mean % | p90 |", "| --- | ---: | ---: | ---: |"]
+
+    def line(name: str, count: int, errors: Floats) -> None:
+        mean, p90 = over_devices(devices, errors)
+        made.append(f"| {name} | {count} | {mean * 100:.1f} | {p90 * 100:.1f} |")
+
+    straight = np.bincount(gpus.row, gpus.straight, len(gpus.rows)) + gpus.fixed
+    line("every operation the H200's share of its bound", 0, straight / gpus.seconds - 1)
+    found = []
+    for one in VARIANTS:
+        fit = Fit(gpus, one)
+        found.append(left_out(fit, devices) / gpus.seconds - 1)
+        line(one.name, int(fit.free.sum()), found[-1])
+    line("… chosen by the other devices' errors", 0, _chosen(devices, found))
+    last = Fit(gpus)
+    architectures = [one.device.architecture for one in gpus.rows]
+    count = int(last.free.sum())
+    line("… the whole architecture left out", count, left_out(last, architectures) / gpus.seconds - 1)
+    networks = [one.asked.network for one in gpus.rows]
+    line("… half of the networks left out too", count, left_out(last, devices, networks) / gpus.seconds - 1)
+    return made, found[-1]
 
 
-def errors(folder: Path) -> dict[str, list[tuple[str, float]]]:
-    """(what, error) of each row, by device."""
-    found: dict[str, list[tuple[str, float]]] = defaultdict(list)
-    with open(folder / "neusight_measured_labels.csv", newline="", encoding="utf-8") as file:
-        rows = [row for row in csv.DictReader(file) if row["n_devices"] == "1" and row["metric"] in METRICS]
-    for row in rows:
-        if row["model"] == "switchxl4":  # a mixture of experts that transformers has in another form
-            continue
-        mode, length = METRICS[row["metric"]], re.search(r"seq_len (\d+)", row["note"])
-        assert length is not None
-        asked = workload(row["model"], int(row["batch_per_device"]), int(length[1]), mode)
-        made = predict(asked, hardware.gpu_in(row["device"]))
-        seconds = sum(value for phase, value in made.phases.items() if phase is not Phase.UPDATE)
-        what = f"{row['model']} b{row['batch_per_device']} {mode}"
-        found[row["device"]].append((what, seconds * 1e3 / float(row["value"]) - 1))
-    return found
+def _chosen(devices: Sequence[str], found: Sequence[Floats]) -> Floats:
+    """For each device the errors of the model that was best on the others, each left out in its turn."""
+    names = np.array(devices)
+    made = np.zeros(len(names))
+    each = [by_device(devices, errors, np.mean) for errors in found]
+    for name in dict.fromkeys(devices):
+        scores = [np.mean([value for key, value in one.items() if key != name]) for one in each]
+        made[names == name] = found[int(np.argmin(scores))][names == name]
+    return made
+
+
+def worst(rows: Table, errors: Floats) -> str:
+    """The ten rows that were missed most."""
+    order = np.argsort(-np.abs(errors))[:10]
+    labels = (f"{rows.rows[one].label} {errors[one] * 100:+.0f} %" for one in order)
+    return "Worst ten: " + ", ".join(labels) + "."
 
 
 def main() -> None:
-    """Print the table."""
+    """Print the tables."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("reference", type=Path)
-    found = errors(parser.parse_args().reference)
-    print("| device | rows | mean % | bias % | p90 |\n| --- | ---: | ---: | ---: | ---: |")
-    for device, rows in found.items():
-        here = np.array([error for _, error in rows]) * 100
-        figures = np.abs(here).mean(), here.mean(), np.quantile(np.abs(here), 0.9)
-        print(f"| {device} | {len(rows)} | {figures[0]:.1f} | {figures[1]:+.1f} | {figures[2]:.1f} |")
-    each = [np.mean([abs(error) for _, error in rows]) for rows in found.values()]
-    every = [
-        (abs(error), f"{device}: {what} {error * 100:+.0f} %")
-        for device, rows in found.items()
-        for what, error in rows
-    ]
-    p90 = np.quantile([size for size, _ in every], 0.9)
-    print(f"\nOver devices: mean {np.mean(each) * 100:.1f} %; p90 of all rows {p90 * 100:.1f} %.")
-    print("Worst ten: " + ", ".join(words for _, words in sorted(every, reverse=True)[:10]) + ".")
+    parser.add_argument(
+        "--constants", action="store_true", help="those of laptime.predict.shares, and no table"
+    )
+    parser.add_argument("--rows", action="store_true", help="every row")
+    options = parser.parse_args()
+    gpus, cpus = table(options.reference), table(options.reference, "cpu")
+    if options.constants:
+        for rows, variant in ((gpus, FULL), (cpus, CPU)):
+            fit = Fit(rows, variant)
+            pprint(fit.constants(fit.fitted(np.ones(len(rows.rows), bool))))
+        return
+    models, errors = variants(gpus)
+    if options.rows:
+        for row, error in zip(gpus.rows, errors, strict=True):
+            print(f"{row.label:90} {row.seconds * 1e3:9.2f} ms {error:+7.1%}")
+    print("\n".join(device_table(gpus.devices, errors)))
+    waiting = int(np.sum(gpus.host > gpus.seconds))
+    print(f"\nRows whose measured time is below the predicted host's: {waiting}.\n{worst(gpus, errors)}\n")
+    print("\n".join(models))
+    print("\nCPUs, forward, batch 1, fp32, networks compiled by torch; each from the other:\n")
+    errors = left_out(Fit(cpus, CPU), cpus.devices) / cpus.seconds - 1
+    print("\n".join(device_table(cpus.devices, errors)))
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""The networks of the measured steps, built without memory. timm must be on the path; transformers is a pin."""
+"""The networks of the measured steps, built without memory. timm and torchvision must be on the path."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def built(asked: Asked) -> tuple[nn.Module, Any]:
         return _torch7(name), (images,)
     ids = torch.zeros(asked.batch, asked.size, dtype=torch.long, device="meta")
     if library == "nvidia":
-        return _nvidia(name), (ids,)
+        return _nvidia(), (ids,)
     example = {"input_ids": ids} if asked.mode == "inference" else {"input_ids": ids, "labels": ids}
     return _neusight(name), example
 
@@ -74,20 +74,6 @@ def _neusight(name: str) -> nn.Module:
     return network
 
 
-class _Pretraining(nn.Module):
-    """BERT whose scores are of the masked tokens only, as NVIDIA trains it: 20 of 128, 80 of 512."""
-
-    def __init__(self, bert: Any) -> None:
-        super().__init__()
-        self.bert = bert
-
-    def forward(self, ids: Tensor) -> Tensor:
-        states = self.bert.bert(ids)[0]
-        masked = 20 if ids.shape[1] <= 128 else 80
-        scores: Tensor = self.bert.cls(states[:, :masked])
-        return scores
-
-
 class _Answering(nn.Module):
     """BERT that scores every token as the beginning and the end of an answer."""
 
@@ -102,19 +88,17 @@ class _Answering(nn.Module):
 
 
 @cache
-def _nvidia(name: str) -> nn.Module:
+def _nvidia() -> nn.Module:
     transformers: Any = import_module("transformers")
     config = transformers.BertConfig(**BERT_LARGE, intermediate_size=4096, attn_implementation="eager")
     with torch.device("meta"):
-        if name == "bert_squad":
-            return _Answering(transformers.BertModel(config, add_pooling_layer=False))
-        return _Pretraining(transformers.BertForMaskedLM(config))
+        return _Answering(transformers.BertModel(config, add_pooling_layer=False))
 
 
 def _caffe_alexnet() -> nn.Module:
     """Caffe's: convolutions in two groups, local response normalisation after pooling."""
 
-    def block(c: int, o: int, k: int, **more: int) -> list[nn.Module]:
+    def block(c: int, o: int, k: int, **more: Any) -> list[nn.Module]:
         return [nn.Conv2d(c, o, k, **more), nn.ReLU(inplace=True)]
 
     def pooled() -> list[nn.Module]:
@@ -213,6 +197,6 @@ def _torch7(name: str) -> nn.Module:
         if name.startswith("VGG"):  # timm's has convolutions where Caffe's has fully connected layers
             make = getattr(import_module("torchvision.models"), name.lower().replace("-", ""))
             network: nn.Module = make()
-            return network
-        network = make(name.lower().replace("-", ""))
+        else:
+            network = make(name.lower().replace("-", ""))
         return network

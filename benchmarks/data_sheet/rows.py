@@ -1,6 +1,6 @@
 """The measured steps: which rows of the reference files, and what each of them ran.
 
-`rows.csv` lists the rows by the columns of the reference files; `choose` wrote it, before any error was known.
+`rows.csv` lists the rows by the columns of the reference files; `choose` wrote it.
 """
 
 from __future__ import annotations
@@ -51,7 +51,12 @@ class Measured:
     asked: Asked
     seconds: float
     update: bool  # whether the optimizer's turn is in it
-    tf32_products: bool = False  # whether matrix products in fp32 were let use TF32
+    forward: bool = False  # whether only the forward half of the step was timed
+
+    @property
+    def label(self) -> str:
+        """A name for it."""
+        return f"{self.device.name} {self.asked.label}{' (forward)' if self.forward else ''}"
 
 
 def measured(folder: Path) -> Iterator[Measured]:
@@ -128,7 +133,7 @@ def _timm(row: Mapping[str, str], value: float) -> Measured:
 
 
 def _torch7(row: Mapping[str, str], value: float) -> Measured:
-    """Torch7 with cuDNN 5.1 and its benchmark mode; forward in training mode, backward, no loss, no update."""
+    """Torch7, cuDNN 5.1 and its benchmark mode; forward in training mode, backward, no loss, no update."""
     return Measured(
         file=row["file"],
         device=hardware.gpu_in(row["device"]),
@@ -137,54 +142,42 @@ def _torch7(row: Mapping[str, str], value: float) -> Measured:
             batch=int(row["batch_per_device"]),
             size=224,
             precision="fp32",
-            mode="inference" if row["metric"] == "forward_time" else "training",
+            mode="training",
         ),
         seconds=value / 1e3,
         update=False,
+        forward=row["metric"] == "forward_time",
     )
 
 
-# Batches of configs.yml beside NVIDIA's networks: (AMP, TF32 or FP32 on an A100, FP32 on a V100).
+# Batches of configs.yml beside NVIDIA's networks: AMP on an A100, on a V100; TF32 on an A100, FP32 on a V100.
 CONVNETS = {
-    "resnet50v1.5": ("resnet50", (256, 256, 112)),
-    "resnext101-32x4d": ("resnext101_32x4d", (128, 128, 64)),
-    "se-resnext101-32x4d": ("seresnext101_32x4d", (128, 128, 64)),
+    "resnet50v1.5": ("resnet50", (256, 256, 256, 112)),
+    "resnext101-32x4d": ("resnext101_32x4d", (128, 128, 128, 64)),
+    "se-resnext101-32x4d": ("seresnext101_32x4d", (128, 112, 128, 64)),
 }
 
 
 def _nvidia(row: Mapping[str, str], value: float) -> Measured:
-    """Items a second. A100 without AMP: TF32 everywhere. BERT's updates are spread over many batches."""
+    """Items a second. With AMP the ConvNets ran in NHWC, which a workload does not know. BERT: 384 tokens."""
     half = row["precision"] == "AMP fp16"
     device = hardware.gpu_in(row["device"].replace("With 32G", "V100 32GB"))
     model = row["model"].rpartition("/")[2]
-    update = True
     if model in CONVNETS:
         name, batches = CONVNETS[model]
         network, size = f"timm:{name}", 224
-        batch = batches[0] if half else batches[1] if device.tf32 else batches[2]
-        if half and model.startswith("se-") and not device.tf32:
-            batch = 112
+        batch = batches[(0 if half else 2) + (device.tf32 is None)]
     else:
-        first, second = (int(one) for one in row["batch_per_device"].split(" and "))
-        batch = second if half else first
-        steps = re.search(r"Accumulation steps [^=]*=(\d+) and (\d+)", row["note"])
-        length = re.search(r"Sequence length=(\d+)", row["note"])
-        if length is None:  # SQuAD
-            network, size = "nvidia:bert_squad", 384
-        else:
-            network, size, update = "nvidia:bert_pretraining", int(length[1]), False
-        if steps is not None and "Accumulated Batch size" not in row["note"]:
-            batch //= int(steps[2 if half else 1])
-    asked = Asked(
-        network=network, batch=batch, size=size, precision="fp16" if half else "fp32", mode="training"
-    )
+        network, size = "nvidia:bert_squad", 384
+        batch = int(row["batch_per_device"].split(" and ")[half])
     return Measured(
         file=row["file"],
         device=device,
-        asked=asked,
+        asked=Asked(
+            network=network, batch=batch, size=size, precision="fp16" if half else "fp32", mode="training"
+        ),
         seconds=batch / value,
-        update=update,
-        tf32_products=row["precision"] == "TF32",
+        update=True,
     )
 
 
