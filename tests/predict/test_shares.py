@@ -61,6 +61,15 @@ def test_an_h200_by_its_data_sheet_is_the_h200_that_was_measured(
     assert _us(hardware.device("h200"), one, measured_us) == pytest.approx(measured_us)
 
 
+@pytest.mark.parametrize("name", ["h100-pcie", "b200", "mi300x"])
+def test_a_device_that_starves_its_kernels_as_an_h200_does_keeps_their_excess(name: str) -> None:
+    device = hardware.device(name)
+    mine = traits(device)
+    one = _elementwise(1)
+    expected = 1e6 * mine.clock * mine.multiprocessors * mine.power**-GPU.throttle
+    assert _us(device, one, 1e6) == pytest.approx(expected, rel=0.01)
+
+
 @pytest.mark.parametrize("device", hardware.devices(), ids=lambda one: one.name)
 def test_every_device_of_the_catalog_gets_times_that_are_finite_and_near_its_bounds(device: Device) -> None:
     for sort, made in (_product(), _product("float16"), _product("bfloat16"), _elementwise()):

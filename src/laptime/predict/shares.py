@@ -83,8 +83,10 @@ CPU = Constants(
     },
     excess={},
 )
-# The H200's own architecture chooses the same kernels, so nothing is to be corrected. No measurement yet.
-SAME = Constants(bound={}, excess={}, throttle=GPU.throttle)
+# Where kernels are starved as on an H200: its own architecture, or at least its bandwidth. There nothing is to
+# be corrected but AMD's products. No measurement of such a device yet.
+_AMD = "product, matrix"
+SAME = Constants(bound={_AMD: GPU.bound[_AMD]}, excess={_AMD: GPU.excess[_AMD]}, throttle=GPU.throttle)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -230,7 +232,8 @@ def _peaks(device: Device) -> dict[str, float]:
 
 
 def _like_h200(device: Device) -> bool:
-    return device.architecture == _h200().architecture
+    h200 = _h200()
+    return device.architecture == h200.architecture or device.memory_bandwidth >= h200.memory_bandwidth
 
 
 def _power(device: Device) -> float:
