@@ -83,7 +83,7 @@ CPU = Constants(
     },
     excess={},
 )
-# Where kernels are starved as on an H200: its own architecture, or at least its bandwidth. There nothing is to
+# Where kernels starve as on an H200: its own architecture, or at least its bandwidth. There nothing is to
 # be corrected but AMD's products. No measurement of such a device yet.
 _AMD = "product, matrix"
 SAME = Constants(bound={_AMD: GPU.bound[_AMD]}, excess={_AMD: GPU.excess[_AMD]}, throttle=GPU.throttle)
