@@ -10,12 +10,13 @@ None of these steps was fitted to but by the host's constants, each family's fro
 from __future__ import annotations
 
 import argparse
+import gc
 import gzip
 import itertools
 import json
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from importlib import import_module
 from pathlib import Path
 from statistics import median
@@ -27,6 +28,8 @@ IMAGES = {
     "vgg11": (64,),
     "resnet18": (128,),
     "resnet50": (128, 32),
+    "resnet50-last": (128,),  # with channels side by side
+    "mobilenet_v2-last": (128,),
     "squeezenet1_1": (64,),
     "mobilenet_v3_large": (64,),
     "densenet121": (64,),
@@ -94,7 +97,9 @@ def network(name: str) -> Any:
     if name in IMAGES:
         torchvision = _torchvision()
         more = {"aux_logits": False, "init_weights": False} if name in ("googlenet", "inception_v3") else {}
-        return getattr(torchvision.models, name)(**more)
+        plain = name.removesuffix("-last")
+        made = getattr(torchvision.models, plain)(**more)
+        return made if plain == name else made.to(memory_format=torch.channels_last)
     match name:
         case "lstm_2x512":
             return Words(nn.LSTM, 512, 2)
@@ -133,25 +138,33 @@ _KEPT: list[Any] = []  # a library's definitions last as long as it does
 
 
 def batch_of(name: str, size: int, device: Any) -> Any:
-    """A batch for it, with labels where transformers computes the loss."""
+    """A batch for it, with labels where transformers computes the loss.
+
+    Of random values: a batch norm of zeros takes a quarter longer (its divisions take their slow path).
+    """
     import torch
 
     if name in LENGTHS:
-        ids = torch.zeros(size, LENGTHS[name], dtype=torch.long, device=device)
+        ids = torch.randint(1000, (size, LENGTHS[name]), device=device)
         return (ids,) if name in ("lstm_2x512", "gru_3x1024") else {"input_ids": ids, "labels": ids}
     if name == "fcn_5x2048":
-        return (torch.zeros(size, 512, device=device),)
+        return (torch.randn(size, 512, device=device),)
     side = 299 if name == "inception_v3" else 128 if name == "unet" else 224
-    return (torch.zeros(size, 3, side, side, device=device),)
+    images = torch.randn(size, 3, side, side, device=device)
+    return (images.to(memory_format=torch.channels_last) if name.endswith("-last") else images,)
 
 
-def measure(name: str, size: int, precision: str, *, layers: bool, enough_s: float = 1.0) -> dict[str, Any]:
-    """Step time, peak memory and, if asked, layers, of a training with SGD and momentum on CUDA."""
+def measure(
+    name: str, size: int, precision: str, *, layers: bool, kernels: bool = False, enough_s: float = 1.0
+) -> dict[str, Any]:
+    """Step time, peak memory and, if asked, layers and kernels: training with SGD and momentum on CUDA."""
     import torch
 
     import laptime
+    from laptime.workload import Workload
     from laptime.workload.trace.step import cross_entropy
 
+    gc.collect()  # a recorder and its network hold each other
     torch.cuda.empty_cache()
     device = torch.device("cuda")
     subject = network(name).to(device).train()
@@ -179,6 +192,8 @@ def measure(name: str, size: int, precision: str, *, layers: bool, enough_s: flo
         "peak_mib": torch.cuda.max_memory_allocated() / 2**20,
         "reserved_mib": torch.cuda.max_memory_reserved() / 2**20,
     }
+    if kernels:
+        found["kernels"] = _kernels(step)
     if layers:
         with tempfile.TemporaryDirectory() as folder:
             with laptime.record(subject, optimizer, out=Path(folder) / "run", every_step=True) as recording:
@@ -192,7 +207,25 @@ def measure(name: str, size: int, precision: str, *, layers: bool, enough_s: flo
                 ]
                 for one in recording.run.layers(skip=4)
             ]
+            read = Path(folder) / "run" / "workload.json"
+            found["read_gflops"] = Workload.load(read).flops / 1e9 if read.exists() else None
     return found
+
+
+def _kernels(step: Callable[[], None]) -> list[list[Any]]:
+    """Operation, shapes, calls in a step, and the microseconds of a call's own kernels."""
+    import torch
+    from torch.profiler import ProfilerActivity, profile
+
+    with profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA], record_shapes=True) as found:
+        for _ in range(2):
+            step()
+        torch.cuda.synchronize()
+    return [
+        [one.key, one.input_shapes, one.count / 2, one.self_device_time_total / one.count]
+        for one in found.key_averages(group_by_input_shape=True)
+        if one.self_device_time_total > 0 and one.key.startswith("aten::")
+    ]
 
 
 def _times(step: Callable[[], None], enough_s: float) -> Iterator[float]:
@@ -212,13 +245,16 @@ def _times(step: Callable[[], None], enough_s: float) -> Iterator[float]:
         yield first.elapsed_time(second)
 
 
-def measure_all(out: Path, minutes: float) -> None:
-    """All of them while the time lasts; what fails is said and left out."""
+def measure_all(out: Path, minutes: float, turns: Sequence[int], *, kernels: bool) -> None:
+    """All of them while the time lasts; what fails is said and left out.
+
+    Turns: 1 is the first size with its layers, 2 the other sizes, 0 a tiny batch, to see the host.
+    """
     import torch
 
     end = time.monotonic() + 60 * minutes
     with out.open("w", encoding="utf-8") as file:
-        for turn in range(3):  # the host at a tiny batch; the first size with its layers; the rest
+        for turn in turns:
             for name, sizes in (IMAGES | WORDS | OTHERS).items():
                 chosen = ((TINY,), sizes[:1], sizes[1:])[turn]
                 for size in chosen:
@@ -227,7 +263,9 @@ def measure_all(out: Path, minutes: float) -> None:
                             print("out of time at", name, size, precision)
                             return
                         try:
-                            row = measure(name, size, precision, layers=turn > 0, enough_s=0.4)
+                            row = measure(
+                                name, size, precision, layers=turn > 0, kernels=kernels, enough_s=0.4
+                            )
                         except Exception as error:
                             print(name, size, precision, type(error).__name__, str(error)[:200])
                             continue
@@ -245,9 +283,12 @@ def trace_all(rows: Path, out: Path) -> None:
 
     with rows.open(encoding="utf-8") as file, gzip.open(out, "wt", encoding="utf-8") as kept:
         for row in map(json.loads, file):
-            with torch.device("meta"):
+            try:
+                with torch.device("meta"):
+                    subject = network(row["network"])
+            except NotImplementedError:  # its initialisation looks at values
                 subject = network(row["network"])
-                batch = batch_of(row["network"], row["batch"], "meta")
+            batch = batch_of(row["network"], row["batch"], "meta")
             read = workload(subject, example=batch, precision=row["precision"], name=row["network"])
             kept.write(json.dumps(row | {"workload": read.document()}) + "\n")
             print(row["network"], row["batch"], row["precision"], flush=True)
@@ -263,11 +304,13 @@ def main() -> None:
     tracing = verbs.add_parser("trace")
     tracing.add_argument("rows", type=Path)
     tracing.add_argument("out", type=Path)
+    measuring.add_argument("--turns", type=int, nargs="+", choices=(0, 1, 2), default=(1, 2, 0))
+    measuring.add_argument("--kernels", action="store_true", help="also of each operation, by torch.profiler")
     options = parser.parse_args()
     if options.verb == "trace":
         trace_all(options.rows, options.out)
     if options.verb == "measure":
-        measure_all(options.out, options.minutes)
+        measure_all(options.out, options.minutes, options.turns, kernels=options.kernels)
 
 
 if __name__ == "__main__":

@@ -98,6 +98,8 @@ def _convolution(sizes: Mapping[str, int]) -> tuple[float, ...]:
         *(_filled(outside, tile) for tile in TILES),
         *(_filled(inside, tile) for tile in TILES),
         _log(sizes["places"] * sizes["s"] ** 2),
+        float(sizes.get("last", 0)),
+        float(sizes.get("l", sizes["k"])),
     )
 
 
@@ -130,12 +132,25 @@ def _rows(sizes: Mapping[str, int]) -> tuple[float, ...]:
 
 def _batch_norm(sizes: Mapping[str, int]) -> tuple[float, ...]:
     each = sizes["n"] * sizes["p"]
-    return _log(sizes["n"]), _log(sizes["c"]), _log(sizes["p"]), _log(each), float(sizes["p"] % 4 == 0)
+    return (
+        _log(sizes["n"]),
+        _log(sizes["c"]),
+        _log(sizes["p"]),
+        _log(each),
+        float(sizes["p"] % 4 == 0),
+        float(sizes.get("last", 0)),
+    )
 
 
 def _pool(sizes: Mapping[str, int]) -> tuple[float, ...]:
-    shrunk = sizes["n"] / max(1, sizes["o"])
-    return _log(sizes["n"]), _log(sizes["o"]), float(sizes["window"]), float(sizes.get("avg", 0)), shrunk
+    return (
+        _log(sizes["n"]),
+        _log(sizes["o"]),
+        float(sizes["window"]),
+        float(sizes.get("avg", 0)),
+        sizes["n"] / max(1, sizes["o"]),
+        float(sizes.get("last", 0)),
+    )
 
 
 def _reduction(sizes: Mapping[str, int]) -> tuple[float, ...]:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
+from itertools import cycle
 from typing import Any
 
 from laptime.errors import CalibrationError
@@ -35,3 +37,14 @@ class Case:
             names = ", ".join(one.name for one, _ in reader.found) or "none"
             raise CalibrationError(f"one operation was meant, {names} ran; this torch differs: tell us")
         return reader.found[0][0]
+
+
+class InTurns:
+    """The same operation on other tensors each time, so that none is in a cache."""
+
+    def __init__(self, calls: Sequence[partial[Any]]) -> None:
+        self.args = calls[0].args
+        self._turns = cycle(calls)
+
+    def __call__(self) -> Any:
+        return next(self._turns)()

@@ -11,12 +11,13 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from laptime.measure.sweep.book import book
-from laptime.measure.sweep.case import Case
+from laptime.measure.sweep.case import Case, InTurns
 from laptime.measure.sweep.draw import Supply
 from laptime.workload.trace import choices  # noqa: F401  registers torch.ops.laptime
 
 aten = torch.ops.aten
 KNOWN = 0.5  # of products that are drawn from the book
+_UNCACHED, _TURNS = 256 << 20, 16  # bytes that no cache holds, in at most so many tensors
 
 
 def _matrix(supply: Supply, shape: tuple[int, ...], dtype: torch.dtype, transposed: bool) -> Tensor:
@@ -38,14 +39,18 @@ def mm(supply: Supply, dtype: torch.dtype) -> list[Case]:
         rows = each * draw.batch()
     supply.check(flops=2.0 * rows * a * b, elements=rows * a + a * b + rows * b)
     style = draw.pick(("forward", "plain", "to_input", "to_weight"), (3, 1, 2, 2))
+    # A step comes back to a weight after everything else: it is in no cache then.
+    turns = range(min(_TURNS, _UNCACHED // (a * b * dtype.itemsize) + 1) if style != "to_weight" else 1)
     if style == "forward":
-        x, weight = supply.take((rows, a), dtype), supply.take((b, a), dtype)
-        return [Case(call=partial(aten.addmm, supply.take((b,), dtype), x, weight.t()), kept=True)]
+        x, bias = supply.take((rows, a), dtype), supply.take((b,), dtype)
+        weights = [supply.take((b, a), dtype).t() for _ in turns]
+        return [Case(call=InTurns([partial(aten.addmm, bias, x, one) for one in weights]), kept=True)]
     if style == "to_weight":
         gradient, x = supply.take((rows, b), dtype), supply.take((rows, a), dtype)
         return [Case(call=partial(aten.mm, gradient.t(), x), kept=True)]  # a gradient lives until the update
-    x, weight = supply.take((rows, a), dtype), _matrix(supply, (a, b), dtype, style == "plain")
-    return [Case(call=partial(aten.mm, x, weight))]
+    x = supply.take((rows, a), dtype)
+    weights = [_matrix(supply, (a, b), dtype, style == "plain") for _ in turns]
+    return [Case(call=InTurns([partial(aten.mm, x, one) for one in weights]))]
 
 
 def bmm(supply: Supply, dtype: torch.dtype) -> list[Case]:

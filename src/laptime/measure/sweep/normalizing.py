@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from laptime.measure.sweep.case import Case
+from laptime.measure.sweep.convolving import LAST, image
 from laptime.measure.sweep.draw import Supply
 
 aten = torch.ops.aten
@@ -21,7 +22,8 @@ def batch_norm(supply: Supply, dtype: torch.dtype) -> list[Case]:
     draw = supply.draw
     n, c, side = draw.batch(), draw.width(8, 2048), draw.side(2, 128)
     supply.check(elements=6.0 * n * c * side * side)
-    x, gradient = (supply.take((n, c, side, side), dtype) for _ in range(2))
+    last = draw.chance(LAST)
+    x, gradient = (image(supply, (n, c, side, side), dtype, last=last) for _ in range(2))
     # Autocast leaves a norm's own parameters in float32.
     weight, bias = (supply.take((c,), torch.float32) for _ in range(2))
     mean, variance = torch.zeros(c, device=x.device), torch.ones(c, device=x.device)
@@ -75,10 +77,14 @@ def reduction(supply: Supply, dtype: torch.dtype) -> list[Case]:
     """Of rows (a bias's gradient), of images, of all there is."""
     draw = supply.draw
     call: Any
-    match draw.pick(("rows", "columns", "images", "channels", "all"), (4, 2, 2, 1, 1)):
+    match draw.pick(("rows", "pixels", "columns", "images", "channels", "all"), (4, 2, 2, 2, 1, 1)):
         case "rows":
             shape = draw.between(2, 16_384), draw.width(4, 16_384)
             call = partial(aten.sum, _checked(supply, shape, dtype), [0], True)
+        case "pixels":
+            side = draw.side(2, 64)
+            x = _checked(supply, (draw.batch(), side, side, draw.width(8, 2048)), dtype)
+            call = partial(aten.sum, x, [0, 1, 2], True)
         case "columns":
             shape = draw.between(2, 16_384), draw.width(4, 16_384)
             call = partial(draw.pick((aten.mean, aten.sum, aten.amax)), _checked(supply, shape, dtype), [-1])

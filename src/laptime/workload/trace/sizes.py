@@ -15,13 +15,15 @@ def sizes(kind: str, args: Sequence[Any], out: Any) -> dict[str, int]:
     match kind:
         case "convolution":
             bias = int(args[2] is not None)
-            return _convolution(args[0].shape, args[1].shape, out.shape, args) | {"bias": bias}
+            found = _convolution(args[0].shape, args[1].shape, out.shape, args)
+            return found | {"bias": bias, "last": _last(*args[:2])}
         case "convolution_backward":
             gradient, x, weight = args[:3]
             moved = (x, weight, None, *args[4:])  # as the forward pass has them
             found = _convolution(x.shape, weight.shape, gradient.shape, moved)
             mask = args[-1]
-            return found | {"to_input": int(mask[0]), "to_weight": int(mask[1]), "bias": int(mask[2])}
+            asked = {"to_input": int(mask[0]), "to_weight": int(mask[1]), "bias": int(mask[2])}
+            return found | asked | {"last": _last(gradient, x, weight)}
         case "mm":
             a, b = args[-2:] if len(args) == 2 else args[1:3]
             return {"m": a.shape[0], "k": a.shape[1], "n": b.shape[1], **_transposed(a, b)}
@@ -46,7 +48,7 @@ def sizes(kind: str, args: Sequence[Any], out: Any) -> dict[str, int]:
             }
         case "batch_norm" | "batch_norm_backward":
             x = args[0] if kind == "batch_norm" else args[1]
-            return {"n": x.shape[0], "c": x.shape[1], "p": math.prod(x.shape[2:])}
+            return {"n": x.shape[0], "c": x.shape[1], "p": math.prod(x.shape[2:]), "last": _last(x)}
         case "layer_norm" | "layer_norm_backward":
             return _rows(args, kind)
         case "softmax" | "softmax_backward":
@@ -58,7 +60,16 @@ def sizes(kind: str, args: Sequence[Any], out: Any) -> dict[str, int]:
             whole = x.numel()
             small = out[0] if isinstance(out, tuple | list) else out
             few = small.numel() if kind == "pool" else args[0].numel()
-            return {"n": whole, "o": few, "window": _window(args, kind)}
+            largest = isinstance(out, tuple | list) or any(
+                isinstance(one, Tensor) and one.dtype is torch.int64 for one in args
+            )
+            return {
+                "n": whole,
+                "o": few,
+                "window": _window(args, kind),
+                "avg": int(not largest),
+                "last": _last(x),
+            }
         case "embedding_backward":
             return {"t": args[1].numel(), "d": args[0].shape[-1], "v": int(args[2])}
         case "reduction":
@@ -129,6 +140,18 @@ def _rows(args: Sequence[Any], kind: str) -> dict[str, int]:
 def _window(args: Sequence[Any], kind: str) -> int:
     given = args[1] if kind == "pool" else (args[2] if len(args) > 2 else 1)
     return math.prod(given) if isinstance(given, list | tuple) else 1
+
+
+def _last(*tensors: Tensor) -> int:
+    """Whether one of them has its channels side by side in memory, for which libraries have other kernels."""
+    return int(
+        any(
+            one.dim() == 4
+            and one.is_contiguous(memory_format=torch.channels_last)
+            and not one.is_contiguous()
+            for one in tensors
+        )
+    )
 
 
 def _dense(tensor: Tensor) -> bool:
