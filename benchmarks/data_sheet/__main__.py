@@ -7,6 +7,7 @@ fitted to the other devices' rows. Errors are averaged per device, and then over
 from __future__ import annotations
 
 import argparse
+from collections import defaultdict
 from collections.abc import Sequence
 from pathlib import Path
 from pprint import pprint
@@ -27,17 +28,26 @@ VARIANTS = (
 CPU = Variant(name="roofline, a share for each class of work", excess=False, excesses=False, own=False)
 
 
-def device_table(devices: Sequence[str], errors: Floats) -> list[str]:
+def errors(folder: Path) -> dict[str, list[tuple[str, float]]]:
+    """What and by how much, for each GPU, which was left out of the fit."""
+    gpus = table(folder)
+    found: dict[str, list[tuple[str, float]]] = defaultdict(list)
+    for row, seconds in zip(gpus.rows, left_out(Fit(gpus), gpus.devices), strict=True):
+        found[row.device.name].append((row.asked.label, float(seconds / row.seconds - 1)))
+    return found
+
+
+def device_table(devices: Sequence[str], missed: Floats) -> list[str]:
     """Rows, mean, bias and p90 of each device."""
     made = ["| device | rows | mean % | bias % | p90 |", "| --- | ---: | ---: | ---: | ---: |"]
     names = np.array(devices)
     for name in dict.fromkeys(devices):
-        mine = errors[names == name] * 100
+        mine = missed[names == name] * 100
         figures = f"{np.abs(mine).mean():.1f} | {mine.mean():+.1f} | {np.quantile(np.abs(mine), 0.9):.1f}"
         made.append(f"| {name} | {len(mine)} | {figures} |")
-    mean, p90 = over_devices(devices, errors)
+    mean, p90 = over_devices(devices, missed)
     made.append(
-        f"| **over devices** (target 12, p90 30) | {len(errors)} | {mean * 100:.1f} | | {p90 * 100:.1f} |"
+        f"| **over devices** (target 12, p90 30) | {len(missed)} | {mean * 100:.1f} | | {p90 * 100:.1f} |"
     )
     return made
 
@@ -47,8 +57,8 @@ def variants(gpus: Table) -> tuple[list[str], Floats]:
     devices = gpus.devices
     made = ["| model | constants | mean % | p90 |", "| --- | ---: | ---: | ---: |"]
 
-    def line(name: str, count: int, errors: Floats) -> None:
-        mean, p90 = over_devices(devices, errors)
+    def line(name: str, count: int, missed: Floats) -> None:
+        mean, p90 = over_devices(devices, missed)
         made.append(f"| {name} | {count} | {mean * 100:.1f} | {p90 * 100:.1f} |")
 
     straight = np.bincount(gpus.row, gpus.straight, len(gpus.rows)) + gpus.fixed
@@ -72,17 +82,17 @@ def _chosen(devices: Sequence[str], found: Sequence[Floats]) -> Floats:
     """For each device the errors of the model that was best on the others, each left out in its turn."""
     names = np.array(devices)
     made = np.zeros(len(names))
-    each = [by_device(devices, errors, np.mean) for errors in found]
+    each = [by_device(devices, one, np.mean) for one in found]
     for name in dict.fromkeys(devices):
         scores = [np.mean([value for key, value in one.items() if key != name]) for one in each]
         made[names == name] = found[int(np.argmin(scores))][names == name]
     return made
 
 
-def worst(rows: Table, errors: Floats) -> str:
+def worst(rows: Table, missed: Floats) -> str:
     """The ten rows that were missed most."""
-    order = np.argsort(-np.abs(errors))[:10]
-    labels = (f"{rows.rows[one].label} {errors[one] * 100:+.0f} %" for one in order)
+    order = np.argsort(-np.abs(missed))[:10]
+    labels = (f"{rows.rows[one].label} {missed[one] * 100:+.0f} %" for one in order)
     return "Worst ten: " + ", ".join(labels) + "."
 
 
@@ -101,17 +111,17 @@ def main() -> None:
             fit = Fit(rows, variant)
             pprint(fit.constants(fit.fitted(np.ones(len(rows.rows), bool))))
         return
-    models, errors = variants(gpus)
+    models, missed = variants(gpus)
     if options.rows:
-        for row, error in zip(gpus.rows, errors, strict=True):
+        for row, error in zip(gpus.rows, missed, strict=True):
             print(f"{row.label:90} {row.seconds * 1e3:9.2f} ms {error:+7.1%}")
-    print("\n".join(device_table(gpus.devices, errors)))
+    print("\n".join(device_table(gpus.devices, missed)))
     waiting = int(np.sum(gpus.host > gpus.seconds))
-    print(f"\nRows whose measured time is below the predicted host's: {waiting}.\n{worst(gpus, errors)}\n")
+    print(f"\nRows whose measured time is below the predicted host's: {waiting}.\n{worst(gpus, missed)}\n")
     print("\n".join(models))
     print("\nCPUs, forward, batch 1, fp32, networks compiled by torch; each from the other:\n")
-    errors = left_out(Fit(cpus, CPU), cpus.devices) / cpus.seconds - 1
-    print("\n".join(device_table(cpus.devices, errors)))
+    missed = left_out(Fit(cpus, CPU), cpus.devices) / cpus.seconds - 1
+    print("\n".join(device_table(cpus.devices, missed)))
 
 
 if __name__ == "__main__":

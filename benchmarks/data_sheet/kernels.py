@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -64,14 +64,14 @@ class Table:
 def table(folder: Path, kind: str = "gpu") -> Table:
     """All steps of the list on GPUs, or on CPUs."""
     chosen = [one for one in measured(folder) if one.device.kind == kind]
-    wanted = {one.asked.label for one in chosen}
+    wanted = {_label(one) for one in chosen}
     steps = {label: _step(workload) for label, workload in kept() if label in wanted}
     known: dict[str, Traits] = {one.device.name: traits(one.device) for one in chosen}
     found: dict[str, list[NDArray[Any]]] = defaultdict(list)
     names: list[str] = []
     fixed, host = np.zeros(len(chosen)), np.zeros(len(chosen))
     for number, one in enumerate(chosen):
-        step, mine = steps[one.asked.label], known[one.device.name]
+        step, mine = steps[_label(one)], known[one.device.name]
         here = parts(one.device, mine, step.sorts, step.works, step.measured_us)
         counts = step.counts * 1e-6 * (step.forward if one.forward else 1.0)
         size = len(counts)
@@ -113,6 +113,11 @@ def table(folder: Path, kind: str = "gpu") -> Table:
         wide=joined["wide"].astype(bool),
         power=joined["power"],
     )
+
+
+def _label(one: Measured) -> str:
+    asked = replace(one.asked, mode="training") if one.forward else one.asked
+    return asked.label
 
 
 def _step(workload: Workload) -> Step:

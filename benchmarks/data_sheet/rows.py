@@ -51,12 +51,16 @@ class Measured:
     asked: Asked
     seconds: float
     update: bool  # whether the optimizer's turn is in it
-    forward: bool = False  # whether only the forward half of the step was timed
 
     @property
     def label(self) -> str:
         """A name for it."""
-        return f"{self.device.name} {self.asked.label}{' (forward)' if self.forward else ''}"
+        return f"{self.device.name} {self.asked.label}"
+
+    @property
+    def forward(self) -> bool:
+        """Whether it is the first half of a training step, rather than inference: Torch7's."""
+        return self.file == TORCH7 and self.asked.mode == "inference"
 
 
 def measured(folder: Path) -> Iterator[Measured]:
@@ -142,11 +146,10 @@ def _torch7(row: Mapping[str, str], value: float) -> Measured:
             batch=int(row["batch_per_device"]),
             size=224,
             precision="fp32",
-            mode="training",
+            mode="inference" if row["metric"] == "forward_time" else "training",
         ),
         seconds=value / 1e3,
         update=False,
-        forward=row["metric"] == "forward_time",
     )
 
 
