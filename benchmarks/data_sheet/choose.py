@@ -1,6 +1,6 @@
 """The list of rows, chosen by rule: `python -m benchmarks.data_sheet.choose REFERENCE`; timm must be there.
 
-Written before any prediction of the new rows was looked at, but for the last rule. The rules:
+Written before any prediction of the new rows was looked at, but for the last two rules. The rules:
 
 NeuSight  inference and steps on one GPU, eager; not switchxl4, a mixture of experts that transformers lacks.
 timm      networks that timm 1.0.30 has by the same name. Of every architecture file, the one in the middle
@@ -11,9 +11,9 @@ Torch7    cuDNN 5.1; for each GPU and network the newest one, the first in the f
           with backward.
 NVIDIA    PyTorch, one GPU: BERT, whose batch the file gives, and the three ConvNets whose batch their
           configs.yml gives; not what is flagged SUSPECT. Others: no batch, or networks of NVIDIA's own code.
-          Not BERT with TF32, whose matrix products use it too: no precision of laptime does.
-          Not BERT's pre-training. This was seen afterwards: 19 sequences of 512 tokens a second would be
-          more than a V100's fp32 peak, so they cannot have been that long.
+          Afterwards: not BERT with TF32, whose matrix products use it too, as no precision of laptime does;
+          and not BERT's pre-training: 19 sequences of 512 tokens a second are 19.4 TFLOP/s,
+          a V100 has 15.7 in fp32, so they cannot have been that long.
 """
 
 from __future__ import annotations

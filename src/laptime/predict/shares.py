@@ -25,6 +25,7 @@ from laptime.workload import Operation
 
 Floats = NDArray[np.float64]
 
+# SHORT_US (of 5 to 200) and POWER_SLACK (of 0.7 to 1) were chosen by the errors of devices left out.
 SHORT_US = 10.0  # an operation of this time fills half of the multiprocessors, in the logarithm of its excess
 NARROW, WIDE = 96, 160  # vector units of a multiprocessor: below are 64, above Kepler's 192
 POWER_SLACK = 0.75  # of its architecture's usual watts for a FLOP/s: with that much the clock holds
