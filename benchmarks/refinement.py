@@ -9,15 +9,18 @@ logarithm to carry over. Whole steps: there are no layer times of several batche
 from __future__ import annotations
 
 import argparse
+import gzip
 import itertools
+import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
-from benchmarks.prediction import Row, rows, summary
-from laptime.predict.predicting import predict_all
+from benchmarks.prediction import KEPT, Row, rows, summary
+from laptime.hardware import device
+from laptime.predict.predicting import predict, predict_all
 from laptime.predict.refinement import (
     KEPT_ELSEWHERE,
     KEPT_FROM_DATA_SHEET,
@@ -25,7 +28,8 @@ from laptime.predict.refinement import (
     WIDTH,
     WIDTH_PER_DOUBLING,
 )
-from laptime.workload import Phase
+from laptime.workload import Phase, Workload
+from laptime.workload.rescaling import rescaled
 
 SHARES = (0.0, 0.3, 0.5, 0.6, 0.7, 0.75, 0.8, 0.9, 1.0)
 WITHIN = 2.0  # doublings: the issue's 4x
@@ -108,6 +112,26 @@ def batch_table(pairs: Sequence[Pair]) -> list[str]:
     return made
 
 
+def rescaling() -> str:
+    """Workloads carried over to another batch size, against those that were read at that size."""
+    with gzip.open(KEPT, "rt", encoding="utf-8") as file:
+        kept = [Workload.of(json.loads(line)["workload"]) for line in file]
+    flops, steps, peaks, here = 0, [], [], device("h200")
+    read = {id(one): predict(one, here).step_s for one in kept}
+    for one, other in itertools.permutations(kept, 2):
+        if (one.network, one.precision) == (other.network, other.precision):
+            made = rescaled(one, other.batch)
+            flops += made.flops == other.flops
+            steps.append(predict(made, here).step_s / read[id(other)] - 1)
+            peaks.append(made.memory.peak / other.memory.peak - 1)
+    return (
+        f"\nWorkloads carried over to another batch size, against reading them there ({len(steps)} pairs): "
+        f"FLOPs equal in {flops}; predicted steps at most {np.max(np.abs(steps)) * 100:.2f} % apart; peak "
+        f"memory {np.mean(np.abs(peaks)) * 100:.1f} % (p90 {np.quantile(np.abs(peaks), 0.9) * 100:.1f}, "
+        f"from {min(peaks) * 100:+.1f} to {max(peaks) * 100:+.1f})."
+    )
+
+
 def devices(folder: Path) -> list[tuple[str, str, Pair, Pair]]:
     """File, device that is known, and the pair as it is and less each device's median error."""
     from benchmarks.data_sheet.keep import kept
@@ -162,6 +186,7 @@ def main() -> None:
     parser.add_argument("--devices", action="store_true", help="other devices too")
     arguments = parser.parse_args()
     print("\n".join(batch_table(batches(list(rows(arguments.reference))))))
+    print(rescaling())
     if arguments.devices:
         print("\n".join(device_table(devices(arguments.reference))))
 
