@@ -95,10 +95,9 @@ def network(name: str) -> Any:
         )
 
     if name in IMAGES:
-        torchvision = _torchvision()
         more = {"aux_logits": False, "init_weights": False} if name in ("googlenet", "inception_v3") else {}
         plain = name.removesuffix("-last")
-        made = getattr(torchvision.models, plain)(**more)
+        made = getattr(torchvision().models, plain)(**more)
         return made if plain == name else made.to(memory_format=torch.channels_last)
     match name:
         case "lstm_2x512":
@@ -122,7 +121,7 @@ def network(name: str) -> Any:
     }[name]()
 
 
-def _torchvision() -> Any:
+def torchvision() -> Any:
     """Its CUDA build imports beside a CPU build of torch once the operators that it misses have a name."""
     import torch
 

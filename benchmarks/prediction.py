@@ -183,9 +183,9 @@ def _traced(model: str, batch: int, precision: str) -> Workload:
             hidden = [part for a, b in pairs for part in (nn.Linear(a, b), nn.ReLU())]
             network, example = nn.Sequential(*hidden, nn.Linear(2048, 1000)), (torch.zeros(batch, 512),)
         else:
-            import torchvision
+            from benchmarks.layers import torchvision
 
-            network, example = getattr(torchvision.models, model)(), (torch.zeros(batch, 3, 224, 224),)
+            network, example = getattr(torchvision().models, model)(), (torch.zeros(batch, 3, 224, 224),)
     return workload(network, example=example, precision=precision, name=model)
 
 

@@ -125,4 +125,5 @@ _LIKE = {
     "other": ("elementwise",),
     "gather": ("copy", "elementwise"),
     "permuted": ("copy",),
+    "score": ("gather", "copy", "elementwise"),
 }

@@ -35,6 +35,7 @@ def work(operation: Operation) -> Work:
     if kind == "copy" and sizes.get("permuted"):
         kind = "permuted"
     kind = _SPECIAL.get(operation.name.partition(".")[2], kind)
+    sizes = {**sizes, "log": int("log_softmax" in operation.name)}
     moved = operation.moved
     if kind.startswith("pool"):  # a maximum also writes where it was found: not counted in a sweep
         moved = (sizes["n"] + sizes["o"]) * BYTES.get(operation.dtype, 4)
@@ -43,7 +44,7 @@ def work(operation: Operation) -> Work:
 
 # Elementwise, but bound by computing on a CPU; a calibration without models of them takes "elementwise".
 _SMOOTH = "gelu silu sigmoid tanh elu mish softplus hardswish exp log erf pow sin cos"
-_SPECIAL = {"native_dropout": "dropout"} | {
+_SPECIAL = {"native_dropout": "dropout", "nll_loss_forward": "score", "nll_loss2d_forward": "score"} | {
     f"{name}{way}": "function" for name in _SMOOTH.split() for way in ("", "_", "_backward")
 }
 
@@ -127,7 +128,7 @@ def _attention(sizes: Mapping[str, int]) -> tuple[float, ...]:
 
 
 def _rows(sizes: Mapping[str, int]) -> tuple[float, ...]:
-    return _log(sizes["r"]), _log(sizes["d"]), float(sizes["d"] % 4 == 0)
+    return _log(sizes["r"]), _log(sizes["d"]), float(sizes["d"] % 4 == 0), float(sizes.get("log", 0))
 
 
 def _batch_norm(sizes: Mapping[str, int]) -> tuple[float, ...]:

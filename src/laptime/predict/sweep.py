@@ -107,4 +107,6 @@ def _sizes(name: str, shape: str) -> Mapping[str, int]:
             return {"n": given["b"] * given["h"] * given["s"] * given["d"]}
         case "cat":
             return {"n": given["n"] * given["c"] * given["h"] ** 2}
+        case "log_softmax" | "log_softmax_backward":
+            return given | {"log": 1}
     return given

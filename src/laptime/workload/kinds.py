@@ -61,6 +61,11 @@ KINDS: dict[str, str] = {
     "_log_softmax": "softmax",
     "_softmax_backward_data": "softmax_backward",
     "_log_softmax_backward_data": "softmax_backward",
+    "_safe_softmax": "softmax",
+    "wide_softmax": "softmax",
+    "wide_log_softmax": "softmax",
+    "wide_softmax_backward": "softmax_backward",
+    "wide_log_softmax_backward": "softmax_backward",
     "nll_loss_forward": "gather",  # of one score for each target
     "nll_loss_backward": "fill",  # with zeros, but for those
     "nll_loss2d_forward": "gather",

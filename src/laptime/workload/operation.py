@@ -36,6 +36,7 @@ class Operation:
     read: int = 0  # bytes
     written: int = 0
     launches: int = 1  # kernels
+    alive: int = 0  # bytes in tensors while it runs, its results included
     covered: bool = True  # by a formula of its own; else it counts with its bytes alone
 
     @property

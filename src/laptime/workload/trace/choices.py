@@ -25,12 +25,9 @@ _FLOAT32 = [
     "layer_norm",
     "native_layer_norm",
     "group_norm",
-    "softmax.int",
-    "log_softmax.int",
     "nll_loss",
     "nll_loss_nd",
     "nll_loss2d",
-    "cross_entropy_loss",
     "cosine_similarity",
     "cumsum",
     "exp",
@@ -85,6 +82,9 @@ _OWN.define(
     "recurrent_backward(Tensor g, Tensor x, Tensor[] weights, Tensor reserve, int gates, int hidden,"
     " int layers, int directions) -> (Tensor, Tensor[])"
 )
+for _name in ("wide_softmax", "wide_log_softmax"):
+    _OWN.define(f"{_name}(Tensor x, int dim) -> Tensor")
+    _OWN.define(f"{_name}_backward(Tensor g, Tensor out, int dim, ScalarType dtype) -> Tensor")
 
 
 def _attention(q: Tensor, k: Tensor, v: Tensor, causal: bool) -> tuple[Tensor, Tensor]:
@@ -122,11 +122,23 @@ def _recurrent_backward(
     return torch.empty_like(x), [torch.empty_like(one) for one in weights]
 
 
+def _wide(x: Tensor, dim: int) -> Tensor:
+    return torch.empty_like(x, dtype=torch.float32)
+
+
+def _wide_backward(g: Tensor, out: Tensor, dim: int, dtype: torch.dtype) -> Tensor:
+    return torch.empty_like(g, dtype=dtype)
+
+
 for _name, _meaning in {
     "attention": _attention,
     "attention_backward": _attention_backward,
     "recurrent": _recurrent,
     "recurrent_backward": _recurrent_backward,
+    "wide_softmax": _wide,
+    "wide_softmax_backward": _wide_backward,
+    "wide_log_softmax": _wide,
+    "wide_log_softmax_backward": _wide_backward,
 }.items():
     _OWN.impl(_name, _meaning, "CompositeExplicitAutograd")
 
@@ -215,6 +227,53 @@ def _recurrent_of(gates: int) -> Callable[..., Any]:
     return call
 
 
+class _Wide(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, dim: int, name: str) -> Tensor:
+        out = getattr(torch.ops.laptime, name)(x, dim)
+        ctx.save_for_backward(out)
+        ctx.rest = dim, name, x.dtype
+        return out  # type: ignore[no-any-return]
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> Any:
+        dim, name, dtype = ctx.rest
+        backward = getattr(torch.ops.laptime, f"{name}_backward")
+        return backward(gradients[0], ctx.saved_tensors[0], dim, dtype), None, None
+
+
+def _widened(name: str) -> Callable[..., Any]:
+    """Softmax of low precision gives float32 at once: on CUDA there is no copy in float32 before it."""
+    plain = getattr(torch.ops.aten, f"_{name}")
+
+    def call(x: Tensor, dim: int, dtype: torch.dtype | None = None) -> Any:
+        with torch.autocast("cpu", enabled=False):
+            if x.dtype in (torch.bfloat16, torch.float16) and dtype in (None, torch.float32):
+                return _Wide.apply(x, dim, f"wide_{name}")
+            return plain(x if dtype is None else x.to(dtype), dim, False)
+
+    return call
+
+
+_log_softmax = _widened("log_softmax")
+
+
+def _cross_entropy(
+    x: Tensor,
+    target: Tensor,
+    weight: Tensor | None = None,
+    reduction: int = 1,
+    ignore_index: int = -100,
+    label_smoothing: float = 0.0,
+) -> Any:
+    """On CUDA no list of autocast has it: its log-softmax is, and widens. The CPU's has it, and copies."""
+    if target.is_floating_point() or label_smoothing:
+        return _in_float32("cross_entropy_loss")(x, target, weight, reduction, ignore_index, label_smoothing)
+    scores = _log_softmax(x, 0 if x.dim() == 1 else 1)
+    with torch.autocast("cpu", enabled=False):
+        return torch.ops.aten.nll_loss_nd(scores, target, weight, reduction, ignore_index)
+
+
 def _in_float32(name: str) -> Callable[..., Any]:
     packet, _, overload = name.partition(".")
     operation = getattr(getattr(torch.ops.aten, packet), overload or "default")
@@ -241,6 +300,9 @@ def of_cuda() -> Iterator[None]:
             lent.impl("dropout", _dropout, "AutogradCPU")
             for name, gates in {"lstm": 4, "gru": 3, "rnn_tanh": 1, "rnn_relu": 1}.items():
                 lent.impl(f"{name}.input", _recurrent_of(gates), "AutogradCPU")
+            lent.impl("softmax.int", _widened("softmax"), "AutocastCPU")
+            lent.impl("log_softmax.int", _log_softmax, "AutocastCPU")
+            lent.impl("cross_entropy_loss", _cross_entropy, "AutocastCPU")
             for name in _FLOAT32:
                 if _exists(name):
                     lent.impl(name, _in_float32(name), "AutocastCPU")

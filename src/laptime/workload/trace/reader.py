@@ -128,6 +128,7 @@ class Reader(TorchDispatchMode):
             read=0 if kind == "fill" else _read(kind, measured, inputs, outputs),
             written=sum(map(_bytes, outputs)) or sum(_bytes(one) for one in inputs if id(one) in reused),
             launches=kinds.LAUNCHES.get(kind or "", 1),
+            alive=self.alive.now,
             covered=kind is not None,
         )
         self.found.append((operation, owner))
