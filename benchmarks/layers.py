@@ -4,7 +4,7 @@
     python -m benchmarks.layers trace IN.jsonl OUT.jsonl.gz        their workloads, kept beside the times
     python -m benchmarks.layers                                    the errors of what is kept
 
-None of these steps was fitted to but by the host's constants, each family's from the others.
+None of these steps was fitted to, but by eye the host's constants to their tiny batches.
 """
 
 from __future__ import annotations
@@ -21,6 +21,13 @@ from importlib import import_module
 from pathlib import Path
 from statistics import median
 from typing import Any
+
+import numpy as np
+
+from laptime.hardware import device
+from laptime.predict.predicting import predict
+from laptime.predict.prediction import Prediction
+from laptime.workload import Workload
 
 # name -> (batch sizes of which the first is measured layer by layer, sample). A tiny batch shows the host.
 IMAGES = {
@@ -48,6 +55,9 @@ WORDS = {"bert_base": (64,), "gpt2": (8,), "distilbert": (32,), "lstm_2x512": (1
 OTHERS = {"unet": (16,), "fcn_5x2048": (1024, 64)}
 LENGTHS = {"bert_base": 128, "gpt2": 512, "distilbert": 128, "lstm_2x512": 64, "gru_3x1024": 100}
 TINY = 2
+KEPT = Path(__file__).parent / "measured" / "h200_networks.jsonl.gz"
+GPU_BOUND = 0.9  # of the step the device is busy
+HOST_IDLE = 0.6  # of the step, at most, the host takes: the lent machines' differ by a third
 
 
 def network(name: str) -> Any:
@@ -136,7 +146,7 @@ def torchvision() -> Any:
 _KEPT: list[Any] = []  # a library's definitions last as long as it does
 
 
-def batch_of(name: str, size: int, device: Any) -> Any:
+def batch_of(name: str, size: int, place: Any) -> Any:
     """A batch for it, with labels where transformers computes the loss.
 
     Of random values: a batch norm of zeros takes a quarter longer (its divisions take their slow path).
@@ -144,12 +154,12 @@ def batch_of(name: str, size: int, device: Any) -> Any:
     import torch
 
     if name in LENGTHS:
-        ids = torch.randint(1000, (size, LENGTHS[name]), device=device)
+        ids = torch.randint(1000, (size, LENGTHS[name]), device=place)
         return (ids,) if name in ("lstm_2x512", "gru_3x1024") else {"input_ids": ids, "labels": ids}
     if name == "fcn_5x2048":
-        return (torch.randn(size, 512, device=device),)
+        return (torch.randn(size, 512, device=place),)
     side = 299 if name == "inception_v3" else 128 if name == "unet" else 224
-    images = torch.randn(size, 3, side, side, device=device)
+    images = torch.randn(size, 3, side, side, device=place)
     return (images.to(memory_format=torch.channels_last) if name.endswith("-last") else images,)
 
 
@@ -160,15 +170,14 @@ def measure(
     import torch
 
     import laptime
-    from laptime.workload import Workload
     from laptime.workload.trace.step import cross_entropy
 
     gc.collect()  # a recorder and its network hold each other
     torch.cuda.empty_cache()
-    device = torch.device("cuda")
-    subject = network(name).to(device).train()
+    cuda = torch.device("cuda")
+    subject = network(name).to(cuda).train()
     optimizer = torch.optim.SGD(subject.parameters(), lr=1e-6, momentum=0.9)
-    batch = batch_of(name, size, device)
+    batch = batch_of(name, size, cuda)
 
     def step() -> None:
         with torch.autocast("cuda", torch.bfloat16, enabled=precision == "bf16"):
@@ -293,6 +302,53 @@ def trace_all(rows: Path, out: Path) -> None:
             print(row["network"], row["batch"], row["precision"], flush=True)
 
 
+def layer_error(row: dict[str, Any], made: Prediction) -> float:
+    """How far forward and backward of its layers are off, over what they take."""
+    measured = {name: times for name, *times in row["layers"]}
+    off = whole = 0.0
+    for one in made.layers():
+        times = measured.pop(one.layer or "(loss)", (0.0, 0.0, 0.0))
+        for mine, real in zip((one.forward_s, one.backward_s, one.update_s), times, strict=True):
+            off, whole = off + abs(mine - real), whole + real
+    rest = sum(sum(times) for times in measured.values())
+    return (off + rest) / (whole + rest)
+
+
+def compared() -> list[str]:
+    """The error of steps, of layers and of memory, by network; then over those that the device bounds."""
+    made = ["| network | batch | | step ms | predicted | error % | layers % | memory % |"]
+    made.append("| --- | ---: | --- | ---: | ---: | ---: | ---: | ---: |")
+    found: dict[str, list[tuple[float, float, float]]] = {}
+    with gzip.open(KEPT, "rt", encoding="utf-8") as file:
+        for row in map(json.loads, file):
+            mine = predict(Workload.of(row["workload"]), device("h200"))
+            error = mine.step_s * 1e3 / row["step_ms"] - 1
+            memory = mine.peak_memory_bytes / 2**20 / row["peak_mib"] - 1
+            layers = layer_error(row, mine)
+            bound = mine.busy_s > GPU_BOUND * mine.step_s and mine.host_s < HOST_IDLE * mine.step_s
+            for key in ("all", f"device-bound, {row['precision']}") if bound else ("all",):
+                found.setdefault(key, []).append((error, layers, memory))
+            figures = f"{row['step_ms']:.2f} | {mine.step_s * 1e3:.2f} | {error * 100:+.1f}"
+            name = f"{row['network']} | {row['batch']} | {row['precision']}"
+            made.append(f"| {name} | {figures} | {layers * 100:.1f} | {memory * 100:+.1f} |")
+    made += [
+        "",
+        "| | rows | step: mean % | p90 | layers, time-weighted: mean % | p90 | memory: mean % | lowest |",
+    ]
+    made.append("| --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: |")
+    for key, rows in found.items():
+        steps, parts, peaks = (np.array(one) * 100 for one in zip(*rows, strict=True))
+        figures = [
+            np.abs(steps).mean(),
+            np.quantile(np.abs(steps), 0.9),
+            parts.mean(),
+            np.quantile(parts, 0.9),
+        ]
+        averages += [np.abs(peaks).mean(), peaks.min()]
+        made.append(f"| {key} | {len(rows)} | " + " | ".join(f"{one:.1f}" for one in averages) + " |")
+    return made
+
+
 def main() -> None:
     """Measure, trace or compare."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
@@ -310,6 +366,8 @@ def main() -> None:
         trace_all(options.rows, options.out)
     if options.verb == "measure":
         measure_all(options.out, options.minutes, options.turns, kernels=options.kernels)
+    if options.verb is None:
+        print("\n".join(compared()))
 
 
 if __name__ == "__main__":

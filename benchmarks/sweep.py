@@ -19,10 +19,7 @@ from laptime.measure.sweep import FAMILIES, Sweep, convolving, write_rows
 SHARES = {
     "first": {"convolution": 24, "mm": 6, "bmm": 3, "recurrent": 3, "elementwise": 2},
     "second": {"convolution": 20, "batch_norm": 4, "pool": 4, "reduction": 5, "mm": 4, "permuted": 3},
-    # Without TF32, as devices before Ampere compute: convolutions and recurrent layers in float32.
-    "exact": {"convolution": 12, "recurrent": 1},
 }
-EXACT = "exact32"
 
 
 def main() -> None:
@@ -38,14 +35,8 @@ def main() -> None:
     families = [replace(one, share=shares.get(one.name, 1)) for one in FAMILIES]
     if options.shares == "second":
         convolving.LAST = 0.5
-    if options.shares == "exact":
-        torch.backends.cudnn.allow_tf32 = False
-        convolving.LAST = 0.0
-        families = [replace(one, low=False) for one in families if one.name in shares]
     device = torch.device(options.device)
     rows = list(Sweep(device, seconds=options.seconds, families=families, seed=options.seed))
-    if options.shares == "exact":
-        rows = [replace(row, operation=replace(row.operation, dtype=EXACT)) for row in rows]
     write_rows(rows, options.out)
     counts = Counter(row.operation.kind for row in rows)
     print(f"{len(rows)} rows: " + ", ".join(f"{count} {kind}" for kind, count in counts.most_common()))

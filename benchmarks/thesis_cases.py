@@ -14,7 +14,7 @@ from functools import cache, partial
 from laptime import hardware
 from laptime.hardware import Device
 from laptime.predict.dataflow_step import Feed, feed
-from laptime.predict.devices import calibration_for
+from laptime.predict.devices import speed_of
 from laptime.predict.explaining import kinds
 from laptime.predict.largest import largest
 from laptime.predict.predicting import predict
@@ -110,7 +110,7 @@ def step_rows(device: Device) -> Iterator[Sequence[str]]:
 
 def bound_s(case: Case, device: Device) -> float:
     """The least that a step could take: every operation at the nominal rates of the device."""
-    found = kinds(read(case.network, case.batch), calibration_for(device)[0])
+    found = kinds(read(case.network, case.batch), speed_of(device))
     return sum(one.seconds * one.of_bound for one in found)
 
 

@@ -15,8 +15,8 @@ from benchmarks.data_sheet.keep import kept
 from benchmarks.data_sheet.rows import Measured, measured
 from laptime.predict.devices import shipped
 from laptime.predict.features import Work
-from laptime.predict.shares import NARROW, VECTOR, WIDE, Traits, parts, sort_of, traits
-from laptime.predict.timing import HOST_OPERATION_US, UPDATE_SHARE, UPDATE_TENSOR_US, prepare
+from laptime.predict.shares import NARROW, VECTOR, WIDE, Traits, parts, traits
+from laptime.predict.timing import UPDATE_SHARE, UPDATE_TENSOR_US, prepare
 from laptime.workload import Phase, Workload
 
 Floats = NDArray[np.float64]
@@ -33,7 +33,7 @@ class Step:
     forward: NDArray[np.bool_]
     moved: int  # by the optimizer
     tensors: int
-    operations: int
+    host_s: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,7 +90,7 @@ def table(folder: Path, kind: str = "gpu") -> Table:
             ("power", np.full(size, np.log(mine.power))),
         ):
             found[key].append(values)
-        host[number] = step.operations * HOST_OPERATION_US * 1e-6
+        host[number] = step.host_s
         if one.update:
             fixed[number] = step.moved / (one.device.memory_bandwidth * UPDATE_SHARE)
             fixed[number] += step.tensors * UPDATE_TENSOR_US * 1e-6
@@ -121,26 +121,29 @@ def _label(one: Measured) -> str:
 
 
 def _step(workload: Workload) -> Step:
-    calibration = shipped("h200")
-    prepared = prepare(workload, calibration)
-    times = calibration.times_us(prepared.works, prepared.factors)
+    prepared = prepare(workload, shipped("h200"))
     operations = (one for one, count in prepared.kernels for _ in range(count))
-    counts: dict[tuple[str, Work, float, bool], int] = defaultdict(int)
-    for operation, work, us in zip(operations, prepared.works, times, strict=True):
+    counts: dict[tuple[str, Work, bool], int] = defaultdict(int)
+    places: dict[tuple[str, Work, bool], int] = {}
+    for place, (operation, work, sort) in enumerate(
+        zip(operations, prepared.works, prepared.sorts, strict=True)
+    ):
         if operation.phase is Phase.LOSS and workload.network.startswith("torch7"):
             continue  # there was none
-        sort = sort_of(operation, work, workload.mode)
-        counts[sort, work, float(us), operation.phase is Phase.FORWARD] += 1
+        key = sort, work, operation.phase is Phase.FORWARD
+        counts[key] += 1
+        places.setdefault(key, place)
     updates = workload.phase(Phase.UPDATE)
+    chosen = list(places.values())
     return Step(
         sorts=tuple(sort for sort, *_ in counts),
-        works=tuple(work for _, work, *_ in counts),
-        measured_us=np.array([us for _, _, us, _ in counts]),
+        works=tuple(work for _, work, _ in counts),
+        measured_us=prepared.times_us[chosen],
         counts=np.array(list(counts.values()), float),
         forward=np.array([forward for *_, forward in counts]),
         moved=sum(one.moved for one in updates),
         tensors=sum(one.sizes["tensors"] for one in updates),
-        operations=len(prepared.kernels),
+        host_s=sum(prepared.host_us) * 1e-6,
     )
 
 

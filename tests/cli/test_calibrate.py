@@ -41,8 +41,10 @@ def test_a_calibration_is_saved_where_predictions_look(laptime, calibrations):
     assert not list(calibrations.glob(".*"))
 
     known = devices.device("cpu")
-    calibration, measured = devices.calibration_for(known)
-    assert measured
+    speed = devices.speed_of(known)
+    calibration = speed.calibration
+    assert speed.measured
+    assert not speed.hosted
     assert known.name == found["device"] == calibration.device
     assert calibration.facts["host"] == "device"
     assert calibration.facts["environment"]["torch"]
@@ -99,13 +101,13 @@ def test_without_a_calibration_the_machine_at_hand_is_not_known():
 
 def test_the_user_s_own_calibration_goes_before_the_shipped_one(calibrations):
     h200 = hardware.device("h200")
-    shipped, _ = devices.calibration_for(h200)
+    shipped = devices.speed_of(h200).calibration
     assert devices.basis(shipped) == "calibration of h200"
     calibrations.mkdir(parents=True)
     replace(shipped, facts={"date": "2026-11-15"}).save(calibrations / "h200.npz")
-    own, measured = devices.calibration_for(h200)
-    assert measured
-    assert devices.basis(own) == "calibration of 2026-11-15"
+    own = devices.speed_of(h200)
+    assert own.measured
+    assert devices.basis(own.calibration) == "calibration of 2026-11-15"
 
 
 def test_the_newest_calibration_of_a_cpu_is_meant(calibrations):

@@ -39,7 +39,7 @@ def test_forward_passes_alone_take_less(laptime):
         for words in ([], ["--inference"])
     )
     assert forward["step_s"] < step["step_s"] / 2
-    assert forward["peak_memory_bytes"] < step["peak_memory_bytes"] / 2
+    assert forward["peak_memory_bytes"] < 0.6 * step["peak_memory_bytes"]
 
 
 @pytest.mark.parametrize(

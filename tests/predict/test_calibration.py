@@ -5,8 +5,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from laptime import hardware
 from laptime.errors import CalibrationError
 from laptime.predict.calibration import LAUNCH_US, Calibration
+from laptime.predict.devices import Speed
 from laptime.predict.features import of
 from laptime.predict.fit import fit
 from laptime.predict.sweep import Timed, read
@@ -56,7 +58,7 @@ def test_a_saved_calibration_gives_the_same_times(calibration, tmp_path):
     again = Calibration.load(tmp_path / "mine.npz")
     works = [product(300, 700, 900), product(64, 64, 64)]
     assert again.times_us(works).tolist() == calibration.times_us(works).tolist()
-    assert (again.device, again.facts, again.host_us) == ("mine", {"rows": 200}, {"mm": 20.0})
+    assert (again.device, again.facts, again.host_us) == ("mine", {"rows": 200}, {"mm/float32": (20.0, 0.0)})
 
 
 def test_a_host_that_is_the_device_hands_nothing_over():
@@ -82,9 +84,13 @@ def test_a_host_that_is_the_device_hands_nothing_over():
         operations=(operation,),
         memory=memory,
     )
-    assert predict_step(prepare(workload, alone), alone).played.host_s == 0.0
+    h200 = hardware.device("h200")
+    assert predict_step(prepare(workload, alone), Speed(device=h200, calibration=alone)).played.host_s == 0.0
     handed = replace(alone, facts={})
-    assert predict_step(prepare(workload, handed), handed).step_s > 1e-4
+    step = predict_step(prepare(workload, handed), Speed(device=h200, calibration=handed))
+    assert step.played.host_s > 10e-6
+    by_data_sheet = Speed(device=hardware.device("i7-3820"), calibration=handed)
+    assert predict_step(prepare(workload, handed), by_data_sheet).played.host_s == 0.0
 
 
 @pytest.mark.parametrize("content", [b"", b"PK\x03\x04", b"\x93NUMPY", b"{}"])

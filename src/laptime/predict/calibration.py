@@ -16,8 +16,9 @@ from laptime.errors import CalibrationError
 from laptime.predict.features import Work
 from laptime.predict.forest import Forest
 
-VERSION = 1
+VERSION = 2
 LAUNCH_US = 2.0  # the shortest kernel: added to the bound, lest tiny operations have none
+SPARE = 1 << 20  # bytes: added to a workspace and to what it is relative to
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,7 +29,9 @@ class Calibration:
     peaks: Mapping[str, float]  # FLOP/s of matrix products: float32, tf32, bfloat16, float16
     bandwidth: float  # bytes/s
     forests: Mapping[tuple[str, str], Forest]  # by kind and type
-    host_us: Mapping[str, float]  # to hand over one operation of a kind
+    workspaces: Mapping[tuple[str, str], Forest] = field(default_factory=dict)  # the same, of their memory
+    # To hand over an operation, by kind/type: fixed, and for each further kernel that waits for another.
+    host_us: Mapping[str, tuple[float, float]] = field(default_factory=dict)
     facts: Mapping[str, Any] = field(default_factory=dict)  # date, environment, rows
 
     @property
@@ -38,49 +41,64 @@ class Calibration:
 
     def bound_us(self, work: Work) -> float:
         """The roofline: the longer of computing and moving, and a launch."""
-        return self._bound_us(work, work.dtype)
-
-    def _bound_us(self, work: Work, dtype: str) -> float:
         # Torch's default: cuDNN, which convolutions and recurrent layers go through, may use TF32.
-        cudnn = work.kind.startswith(("convolution", "recurrent")) and dtype == "float32"
-        name = "tf32" if cudnn else dtype
-        peak = self.peaks.get(name, self.peaks["float32"])
+        cudnn = work.kind.startswith(("convolution", "recurrent")) and work.dtype == "float32"
+        peak = self.peaks.get("tf32" if cudnn else work.dtype, self.peaks["float32"])
         return max(work.flops / peak, work.bytes / self.bandwidth) * 1e6 + LAUNCH_US * work.serial
 
-    def times_us(
-        self, works: Sequence[Work], factors: NDArray[np.float64] | None = None
-    ) -> NDArray[np.float64]:
-        """Microseconds on the device for each; `factors` may have been found before."""
-        bounds = [self._bound_us(one, self._model(one)[1]) for one in works]
-        found = self.factors(works) if factors is None else factors
-        return np.array(bounds) * found
+    def times_us(self, works: Sequence[Work]) -> NDArray[np.float64]:
+        """Microseconds on the device for each."""
+        return np.array([self.bound_us(one) for one in works]) * self.factors(works)
+
+    def handed_us(self, work: Work) -> tuple[float, float]:
+        """Microseconds of the host to hand an operation over, and its further kernels."""
+        for kind in (work.kind, *_LIKE.get(work.kind, ("elementwise",))):
+            for dtype in _types(work.dtype):
+                if (found := self.host_us.get(f"{kind}/{dtype}")) is not None:
+                    return found[0], found[1] * (work.serial - 1)
+        return 0.0, 0.0
+
+    def workspace_bytes(self, works: Sequence[Work]) -> NDArray[np.float64]:
+        """What each takes beside its inputs and results while it runs."""
+        found = np.zeros(len(works))
+        for key, indices in self._by_model(works, self.workspaces).items():
+            rows = np.array([works[index].vector for index in indices])
+            moved = np.array([works[index].bytes for index in indices])
+            found[indices] = np.exp(self.workspaces[key](rows)) * (moved + SPARE) - SPARE
+        return np.maximum(0.0, found)
 
     def factors(self, works: Sequence[Work]) -> NDArray[np.float64]:
-        """How much longer than its bound each takes: a matter of shapes, so good for other devices too."""
-        found = np.ones(len(works))
-        groups: dict[tuple[str, str], list[int]] = {}
-        for index, one in enumerate(works):
-            groups.setdefault(self._model(one), []).append(index)
-        for key, indices in groups.items():
-            forest = self.forests.get(key)
-            if forest is not None:
-                rows = np.array([works[index].vector for index in indices])
-                found[indices] = np.exp(forest(rows))
+        """How much longer than its bound each takes."""
+        found = np.ones(len(works))  # without a model its bound is all that is known
+        for key, indices in self._by_model(works, self.forests).items():
+            found[indices] = np.exp(self.forests[key](np.array([works[index].vector for index in indices])))
         return found
 
-    def _model(self, work: Work) -> tuple[str, str]:
-        """The model of its kind and type; of another type, or of a like kind, where that is all there is."""
-        for kind in (work.kind, *_LIKE.get(work.kind, ())):
-            for dtype in (work.dtype, "bfloat16" if work.dtype == "float16" else "float32", "float32"):
-                if (kind, dtype) in self.forests:
-                    return kind, dtype
-        return work.kind, work.dtype  # none: its bound is all that is known
+    def _by_model(
+        self, works: Sequence[Work], forests: Mapping[tuple[str, str], Forest]
+    ) -> dict[tuple[str, str], list[int]]:
+        """Which works a model is for: that of their kind and type, or else of another type or a like kind."""
+        groups: dict[tuple[str, str], list[int]] = {}
+        for index, work in enumerate(works):
+            key = next(
+                (
+                    (kind, dtype)
+                    for kind in (work.kind, *_LIKE.get(work.kind, ()))
+                    for dtype in _types(work.dtype)
+                    if (kind, dtype) in forests
+                ),
+                None,
+            )
+            if key is not None:
+                groups.setdefault(key, []).append(index)
+        return groups
 
     def save(self, path: str | Path) -> None:
         """One file, without pickles."""
         arrays: dict[str, Any] = {}
-        for (kind, dtype), forest in self.forests.items():
-            arrays |= forest.arrays(f"{kind}/{dtype}")
+        for folder, models in (("times", self.forests), ("workspaces", self.workspaces)):
+            for (kind, dtype), forest in models.items():
+                arrays |= forest.arrays(f"{folder}/{kind}/{dtype}")
         head = {
             "laptime_calibration": VERSION,
             "device": self.device,
@@ -105,19 +123,29 @@ class Calibration:
             ) from None
         if version != VERSION:
             raise CalibrationError(f"{path} has version {version}, this laptime reads {VERSION}; calibrate")
-        names = {key.rsplit("/", 1)[0] for key in arrays}
-        forests = {(name.split("/")[0], name.split("/")[1]): Forest.of(name, arrays) for name in names}
+        found: dict[str, dict[tuple[str, str], Forest]] = {"times": {}, "workspaces": {}}
+        for name in sorted({key.rsplit("/", 1)[0] for key in arrays}):
+            folder, kind, dtype = name.split("/")
+            found[folder][kind, dtype] = Forest.of(name, arrays)
         return cls(
             device=head["device"],
             peaks=head["peaks"],
             bandwidth=head["bandwidth"],
-            forests=forests,
-            host_us=head["host_us"],
+            forests=found["times"],
+            workspaces=found["workspaces"],
+            host_us={key: (fixed, each) for key, (fixed, each) in head["host_us"].items()},
             facts=head["facts"],
         )
 
 
+def _types(dtype: str) -> tuple[str, ...]:
+    """A type, and those whose kernels are most like its own."""
+    return dtype, "bfloat16" if dtype == "float16" else "float32", "float32"
+
+
 _LIKE = {
+    "batch_norm_last": ("batch_norm",),
+    "batch_norm_last_backward": ("batch_norm_backward",),
     "cat": ("copy", "elementwise"),
     "dropout": ("elementwise",),
     "fill": ("elementwise",),

@@ -49,13 +49,17 @@ def of_class(value: Any, module: ModuleType) -> Iterator[Constant]:
     comments = {name: said for names, said in _assigned(body, text.splitlines()) for name in names}
     for one in fields(value):
         given = getattr(value, one.name)
+        comment = comments.get(one.name)
+        source = f"{short}: {comment}" if comment else short
+        if isinstance(given, Mapping):
+            for label, number in _numbers(f"{own}.{one.name}", given):
+                yield Constant(name=label, value=number, unit=unit_of(one.name), source=source)
         if _is_number(given) or isinstance(given, str | bool):
-            comment = comments.get(one.name)
             yield Constant(
                 name=f"{own}.{one.name}",
                 value=given if _is_number(given) else str(given),
                 unit=unit_of(one.name),
-                source=f"{short}: {comment}" if comment else short,
+                source=source,
             )
 
 

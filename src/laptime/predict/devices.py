@@ -7,7 +7,7 @@ $XDG_DATA_HOME/laptime/calibrations, or else in ~/.local/share/laptime/calibrati
 from __future__ import annotations
 
 import os
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import cache
 from importlib import resources
 from pathlib import Path
@@ -16,6 +16,8 @@ from laptime import hardware
 from laptime.errors import CalibrationError
 from laptime.hardware import Device
 from laptime.predict.calibration import Calibration
+from laptime.predict.features import Work
+from laptime.predict.shares import Shares, shares
 
 SHIPPED = ("h200",)
 TYPES = {"float32": "fp32", "tf32": "tf32", "bfloat16": "bf16", "float16": "fp16"}
@@ -66,18 +68,42 @@ def _loaded(path: Path, changed_ns: int) -> Calibration:
     return Calibration.load(path)
 
 
-def calibration_for(device: Device) -> tuple[Calibration, bool]:
-    """How fast operations run on a device, and whether that was measured on such a device.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Speed:
+    """How fast operations run on a device: by a calibration of it, or by its data sheet and the H200's."""
 
-    Where it was not, every operation is taken to reach the same share of its bound as on an H200.
-    """
+    device: Device
+    calibration: Calibration
+    shares: Shares | None = None  # how the device differs, where the calibration is the H200's
+
+    @property
+    def measured(self) -> bool:
+        """Whether the calibration is of such a device."""
+        return self.shares is None
+
+    @property
+    def bandwidth(self) -> float:
+        """Bytes a second."""
+        return self.calibration.bandwidth if self.measured else self.device.memory_bandwidth
+
+    @property
+    def hosted(self) -> bool:
+        """Whether somebody else hands operations over."""
+        return not self.calibration.host_is_device and self.device.kind != "cpu"
+
+    def bound_us(self, work: Work) -> float:
+        """At the nominal rates of the device."""
+        return replace(self.calibration, peaks=peaks(self.device), bandwidth=self.bandwidth).bound_us(work)
+
+
+def speed_of(device: Device) -> Speed:
+    """What is known of a device; the user's own calibration comes first."""
     own = calibrated(device.name)
     if own is not None:
-        return own, True
+        return Speed(device=device, calibration=own)
     if device.name in SHIPPED:
-        return shipped(device.name), True
-    other = shipped(SHIPPED[0])
-    return replace(other, device=device.name, peaks=peaks(device), bandwidth=device.memory_bandwidth), False
+        return Speed(device=device, calibration=shipped(device.name))
+    return Speed(device=device, calibration=shipped(SHIPPED[0]), shares=shares(device))
 
 
 def basis(calibration: Calibration) -> str:

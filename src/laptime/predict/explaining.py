@@ -11,10 +11,9 @@ from dataclasses import dataclass
 
 from laptime import hardware
 from laptime.hardware import Device
-from laptime.predict import calibration, dataflow, predicting, prediction, scaling, timeline, timing
-from laptime.predict.calibration import Calibration
+from laptime.predict import calibration, dataflow, predicting, prediction, scaling, shares, timeline, timing
 from laptime.predict.constants import Constant, of_class, of_module, unit_of
-from laptime.predict.devices import TYPES, calibration_for
+from laptime.predict.devices import TYPES, Speed, speed_of
 from laptime.predict.features import work
 from laptime.predict.prediction import Prediction
 from laptime.workload import Phase, Workload
@@ -48,9 +47,11 @@ class Explanation:
 
 def explain(workload: Workload, device: Device, made: Prediction, *, flows: bool = False) -> Explanation:
     """Of a prediction that was made for the workload on the device; `flows`: with its data flow."""
-    rates, measured = calibration_for(device)
-    constants = [*_of_device(device, made), *_of_calibration(rates, measured)]
-    modules = MODULES + ((scaling,) if made.gpus > 1 else ()) + ((dataflow,) if flows else ())
+    speed = speed_of(device)
+    constants = [*_of_device(device, made), *_of_calibration(speed)]
+    modules = [*MODULES]
+    for module, used in ((shares, not speed.measured), (scaling, made.gpus > 1), (dataflow, flows)):
+        modules += [module] if used else []
     for module in modules:
         constants += (one for one in of_module(module, without=_ELSEWHERE) if _concerns(one, device))
     if made.gpus > 1:
@@ -60,19 +61,19 @@ def explain(workload: Workload, device: Device, made: Prediction, *, flows: bool
     constants.append(
         Constant(name="interval", value=width, unit="of the step", source="predict.predicting, chosen above")
     )
-    return Explanation(prediction=made, constants=tuple(constants), kinds=kinds(workload, rates))
+    return Explanation(prediction=made, constants=tuple(constants), kinds=kinds(workload, speed))
 
 
-def kinds(workload: Workload, rates: Calibration) -> tuple[Kind, ...]:
+def kinds(workload: Workload, speed: Speed) -> tuple[Kind, ...]:
     """Where the device's time goes, by kind and phase."""
-    step = timing.predict_step(timing.prepare(workload, rates), rates)
+    step = timing.predict_step(timing.prepare(workload, speed.calibration), speed)
     found: dict[tuple[str, str], list[float]] = {}
     for one in step.operations:
         operation = one.operation
         if operation.phase is Phase.UPDATE:  # passes over memory, none of which a model was fitted to
-            bound_s = operation.moved / rates.bandwidth
+            bound_s = operation.moved / speed.bandwidth
         else:
-            bound_s = rates.bound_us(work(operation)) * 1e-6
+            bound_s = speed.bound_us(work(operation)) * 1e-6
         sums = found.setdefault((operation.kind, operation.phase.value), [0, 0.0, 0.0])
         for place, value in enumerate((1, one.device_s, bound_s)):
             sums[place] += value
@@ -133,12 +134,14 @@ def _of_device(device: Device, made: Prediction) -> Iterator[Constant]:
         yield Constant(name="price_per_hour", value=made.price_per_hour, unit="$/h", source=source)
 
 
-def _of_calibration(rates: Calibration, measured: bool) -> Iterator[Constant]:
-    where = f"calibration of {rates.device}" if measured else "the device's figures above"
-    for dtype, peak in rates.peaks.items():
-        yield Constant(name=f"peak of {dtype}", value=peak / 1e12, unit="TFLOP/s", source=where)
-    yield Constant(name="bandwidth", value=rates.bandwidth / 1e9, unit="GB/s", source=where)
-    models = "of this device" if measured else "of an H200: shares of the bound are taken over"
+def _of_calibration(speed: Speed) -> Iterator[Constant]:
+    rates = speed.calibration
+    if speed.measured:
+        where = f"calibration of {rates.device}"
+        for dtype, peak in rates.peaks.items():
+            yield Constant(name=f"peak of {dtype}", value=peak / 1e12, unit="TFLOP/s", source=where)
+        yield Constant(name="bandwidth", value=rates.bandwidth / 1e9, unit="GB/s", source=where)
+    models = "of this device" if speed.measured else "of an H200, carried over by predict.shares"
     names = ", ".join(sorted({kind for kind, _ in rates.forests}))
     yield Constant(
         name="models of operations",
@@ -149,6 +152,8 @@ def _of_calibration(rates: Calibration, measured: bool) -> Iterator[Constant]:
     for name, value in rates.facts.items():
         if isinstance(value, str | int | float) and not isinstance(value, bool):
             yield Constant(name=f"calibration: {name}", value=value, unit="", source="recorded with it")
+    if speed.shares is not None:
+        yield from of_class(speed.shares.constants, shares)
 
 
 def _of_workload(workload: Workload) -> Iterator[Constant]:

@@ -124,7 +124,7 @@ def device_of(run: Run) -> Device | None:
         here = devices.device("cuda" if told.get("type") == "cuda" else "cpu")
     except LaptimeError:
         return None
-    made_on = devices.calibration_for(here)[0].facts.get("environment", {})
+    made_on = devices.speed_of(here).calibration.facts.get("environment", {})
     same = name in (made_on.get("cpu"), (made_on.get("device") or {}).get("name"))
     return here if same and name else None
 

@@ -9,9 +9,8 @@ from typing import Any
 
 from laptime.errors import PredictionError
 from laptime.hardware import Device
-from laptime.predict.devices import basis, calibration_for
+from laptime.predict.devices import basis, speed_of
 from laptime.predict.prediction import (
-    CONVOLUTION_BYTES,
     LIBRARY_BYTES,
     ROUNDING,
     LayerTime,
@@ -26,7 +25,7 @@ from laptime.workload import Phase, Workload
 # each widened by a fifth, since host constants and kinds were chosen with those rows in sight.
 CALIBRATED, CALIBRATED_HOST, CPU, DATA_SHEET = 0.16, 0.31, 0.25, 0.38
 SCALING = 0.15  # more, for several GPUs: their p90, held out by GPU and framework
-BY_DATA_SHEET = "data sheet, shares of an H200"
+BY_DATA_SHEET = "data sheet, and what an H200 takes"
 
 
 def predict(workload: Workload, device: Device, **training: Any) -> Prediction:
@@ -56,14 +55,13 @@ def predict_all(
     prepared: dict[int, Prepared] = {}  # by the models that devices share
     found = []
     for device in devices:
-        calibration, measured = calibration_for(device)
-        key = id(calibration.forests)
+        speed = speed_of(device)
+        key = id(speed.calibration.forests)
         if key not in prepared:
-            prepared[key] = prepare(workload, calibration)
-        step = predict_step(prepared[key], calibration)
-        alone = _prediction(
-            workload, device, step, basis(calibration) if measured else None, samples, epochs, price_per_hour
-        )
+            prepared[key] = prepare(workload, speed.calibration)
+        step = predict_step(prepared[key], speed)
+        rests_on = basis(speed.calibration) if speed.measured else None
+        alone = _prediction(prepared[key], device, step, rests_on, samples, epochs, price_per_hour)
         found.append(_together(alone, step, device, gpus))
     return found
 
@@ -88,7 +86,7 @@ def _together(alone: Prediction, step: Step, device: Device, gpus: int) -> Predi
 
 
 def _prediction(
-    workload: Workload,
+    prepared: Prepared,
     device: Device,
     step: Step,
     rests_on: str | None,
@@ -96,11 +94,12 @@ def _prediction(
     epochs: int | None,
     price_per_hour: float | None,
 ) -> Prediction:
+    workload = prepared.workload
     waits = step.step_s > 1.1 * step.played.busy_s
     width = (CALIBRATED_HOST if waits else CALIBRATED) if rests_on else DATA_SHEET
     if device.kind == "cpu":
         width = CPU if rests_on else DATA_SHEET
-    peak = workload.memory.peak if device.kind == "cpu" else _peak_bytes(workload)
+    peak = workload.memory.peak if device.kind == "cpu" else prepared.peak_bytes + LIBRARY_BYTES
     phases: dict[Phase, float] = defaultdict(float)
     for one in step.operations:
         phases[one.operation.phase] += one.span_s
@@ -128,11 +127,6 @@ def _prediction(
         price_per_hour=price_per_hour,
         watts=device.tdp_w,
     )
-
-
-def _peak_bytes(workload: Workload) -> int:
-    convolves = any(one.kind.startswith("convolution") for one in workload.operations)
-    return workload.memory.peak + LIBRARY_BYTES + (CONVOLUTION_BYTES if convolves else 0)
 
 
 def _layers(workload: Workload, step: Step) -> tuple[LayerTime, ...]:

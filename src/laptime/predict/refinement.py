@@ -15,7 +15,7 @@ from typing import Any
 
 from laptime.errors import PredictionError
 from laptime.hardware import Device
-from laptime.predict.devices import calibration_for
+from laptime.predict.devices import speed_of
 from laptime.predict.measured import MeasuredStep, device_of, measured_step, relative, workload_of
 from laptime.predict.predicting import SCALING, predict
 from laptime.predict.prediction import LayerTime, Prediction
@@ -54,7 +54,7 @@ class Correction:
         far = math.pow(KEPT_PER_DOUBLING, abs(math.log2(batch / self.batch)))
         if device.name == self.device.name:
             return far
-        measured = calibration_for(self.device)[1]
+        measured = speed_of(self.device).measured
         return far * (KEPT_ELSEWHERE if measured else KEPT_FROM_DATA_SHEET)
 
 

@@ -48,30 +48,30 @@ class Constants:
 # docs/prediction.md are of constants fitted without the device in question.
 GPU = Constants(
     bound={
-        "batch norm": 2.46,
-        "convolution, tensor": 1.31,
+        "batch norm": 2.64,
+        "convolution, tensor": 1.23,
         "convolution, vector": 1.61,
-        "depthwise": 0.9,
-        "memory": 1.16,
-        "product, matrix": 1.17,
-        "product, tensor": 1.0,
-        "product, vector": 1.35,
-        "winograd, vector": 0.39,  # 3x3 convolutions: Winograd's algorithm multiplies 2.25 times less
+        "depthwise": 0.92,
+        "memory": 1.15,
+        "product, matrix": 1.24,
+        "product, tensor": 0.99,
+        "product, vector": 1.43,
+        "winograd, vector": 0.37,  # 3x3 convolutions: Winograd's algorithm multiplies 2.25 times less
     },
     excess={
         "batch norm": 0.33,  # at its limit: in bf16 the H200's is nine times its bound, others' is not
-        "convolution, tensor": 0.38,
-        "convolution, vector": 0.38,
-        "depthwise": 0.75,
-        "memory": 0.41,
-        "product, matrix": 1.44,
-        "product, tensor": 1.44,
-        "product, vector": 0.7,
-        "winograd, vector": 1.21,
+        "convolution, tensor": 0.46,
+        "convolution, vector": 0.33,
+        "depthwise": 0.71,
+        "memory": 0.35,
+        "product, matrix": 1.3,
+        "product, tensor": 1.53,
+        "product, vector": 0.49,
+        "winograd, vector": 1.34,
     },
     narrow=0.82,
-    wide=2.23,
-    throttle=1.04,
+    wide=2.25,
+    throttle=1.03,
 )
 # The same command, to 94 forward passes on two CPUs, batch 1, networks compiled: nothing better is published.
 CPU = Constants(
@@ -224,8 +224,9 @@ def _units(device: Device, precision: str) -> str:
 def _precision(work: Work) -> str:
     # Torch's default: cuDNN, which convolutions and recurrent layers go through, may use TF32.
     cudnn = work.kind.startswith(("convolution", "recurrent"))
-    name = PRECISIONS.get(work.dtype, "fp32")
-    return "tf32" if cudnn and name == "fp32" else name
+    if cudnn and work.dtype == "float32":
+        return "tf32"
+    return PRECISIONS.get(work.dtype, "fp32")
 
 
 def _peaks(device: Device) -> dict[str, float]:

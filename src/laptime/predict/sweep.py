@@ -56,6 +56,7 @@ class Timed:
     work: Work
     device_us: float
     host_us: float
+    workspace: int | None = None  # bytes that it took beside its results; None where nobody looked
 
 
 def read(path: str | Path) -> Iterator[Timed]:

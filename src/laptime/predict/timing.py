@@ -9,19 +9,25 @@ import numpy as np
 from numpy.typing import NDArray
 
 from laptime.predict.calibration import Calibration
+from laptime.predict.devices import Speed
 from laptime.predict.features import BYTES, Work, of, work
+from laptime.predict.shares import sort_of
 from laptime.predict.timeline import Played, play
 from laptime.workload import Operation, Phase, Workload
 
-# The host's time, on the machine of the H200 calibration (a 2.1 GHz core): what torch and Python need for an
-# operation, and for what a step does once: zero_grad, the optimizer, the loss.
-HOST_OPERATION_US = 27.0
-HOST_STEP_US = 600.0
-HOST_UPDATE_US = 250.0
-# The optimizer: the share of the bandwidth that its passes reach, and what every tensor adds.
+# The host. An operation costs what its kind took in the sweep, whose host was a 2.1 GHz core, and Python's
+# and autograd's share; a step what zero_grad, the loss and the optimizer take. Both in units of what the
+# sweep took for an elementwise operation, so that a faster host is faster here too. Set by eye on steps of
+# batch 2 and on the host-bound ones of `h200_measured.csv`; the same step's host differed by a third from
+# one lent machine to the next.
+HOST_SHARE = 0.72  # of the sweep's time
+HOST_OPERATION = 0.85
+HOST_STEP = 75.0
+HOST_UPDATE = 20.0
+# The optimizer: the share of the bandwidth that its passes reach, and what every tensor adds. Set by eye on
+# `h200_measured.csv`.
 UPDATE_SHARE = 0.78
 UPDATE_TENSOR_US = 0.6
-# All five were set by eye on the steps of `h200_measured.csv`, which the error table is over too.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,12 +54,21 @@ class Step:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prepared:
-    """A workload as kernels, with how far each stays behind its bound: the same for every device."""
+    """A workload as kernels, with their times on the calibrated device: the same for all that lean on it."""
 
     workload: Workload
     kernels: tuple[tuple[Operation, int], ...]  # with their number, in the order of the step
     works: tuple[Work, ...]
-    factors: NDArray[np.float64]
+    sorts: tuple[str, ...]  # for devices known by their data sheet
+    times_us: NDArray[np.float64]
+    host_us: tuple[float, ...]  # by operation
+    peak_bytes: int  # of tensors and of what libraries compute in
+
+    def for_speed(self, speed: Speed) -> NDArray[np.float64]:
+        """Microseconds of each kernel."""
+        if speed.shares is None:
+            return self.times_us
+        return speed.shares.times_us(self.sorts, self.works, self.times_us)
 
 
 def prepare(workload: Workload, calibration: Calibration) -> Prepared:
@@ -69,31 +84,46 @@ def prepare(workload: Workload, calibration: Calibration) -> Prepared:
         workload=workload,
         kernels=tuple((one, len(found)) for one, found in parts),
         works=works,
-        factors=calibration.factors(works),
+        sorts=tuple(sort_of(one, part, workload.mode) for one, found in parts for part in found),
+        times_us=calibration.times_us(works),
+        host_us=tuple(_host_us(found, calibration) for _, found in parts),
+        peak_bytes=_peak(workload, parts, calibration),
     )
 
 
-def predict_step(prepared: Prepared, calibration: Calibration) -> Step:
+def _peak(
+    workload: Workload, parts: Sequence[tuple[Operation, tuple[Work, ...]]], calibration: Calibration
+) -> int:
+    """The most that is alive, with what the operation that runs then computes in."""
+    memory = workload.memory
+    if not parts:
+        return memory.peak
+    spaces = calibration.workspace_bytes([found[0] for _, found in parts])
+    most = max(one.alive + space for (one, _), space in zip(parts, spaces, strict=True))
+    return max(memory.peak, memory.static + memory.inputs + int(most))
+
+
+def predict_step(prepared: Prepared, speed: Speed) -> Step:
     """Play a step through: what the device works off while the host hands over."""
-    times = calibration.times_us(prepared.works, prepared.factors)
+    times = prepared.for_speed(speed)
     operations, device_us, host_us = [], [], []
-    alone = calibration.host_is_device  # nobody hands anything over
     at = 0
-    for one, count in prepared.kernels:
+    for (one, count), handed in zip(prepared.kernels, prepared.host_us, strict=True):
         operations.append(one)
         device_us.append(float(times[at : at + count].sum()))
-        host_us.append(0.0 if alone else _host_us(one, calibration))
+        host_us.append(handed if speed.hosted else 0.0)
         at += count
+    unit = _unit_us(speed.calibration) if speed.hosted else 0.0
     updates = [one for one in prepared.workload.operations if one.phase is Phase.UPDATE]
     if updates:
-        whole = update_us(updates, calibration)
+        whole = update_us(updates, speed)
         moved = sum(one.moved for one in updates) or 1
         for index, one in enumerate(updates):
             operations.append(one)
             device_us.append(whole * one.moved / moved)  # allocated by bytes: torch updates all at once
-            host_us.append(HOST_UPDATE_US if index == 0 and not alone else 0.0)
-    if host_us and not alone:
-        host_us[0] += HOST_STEP_US
+            host_us.append(HOST_UPDATE * unit if index == 0 else 0.0)
+    if host_us:
+        host_us[0] += HOST_STEP * unit
     played = play(device_us, host_us)
     timed = tuple(
         Timed(operation=one, device_s=device * 1e-6, span_s=float(span))
@@ -115,17 +145,21 @@ def _parts(operation: Operation) -> Iterator[Work]:
             yield of("reduction", dtype, {"n": outputs, "o": sizes["o"], "inner": 1}, size)
 
 
-def _host_us(operation: Operation, calibration: Calibration) -> float:
-    if operation.kind.startswith("recurrent"):  # a kernel for each step of the sequence
-        return calibration.host_us.get(operation.kind, HOST_OPERATION_US)
-    return HOST_OPERATION_US
+def _host_us(parts: Sequence[Work], calibration: Calibration) -> float:
+    handed = [calibration.handed_us(one) for one in parts]
+    own = sum(HOST_SHARE * first + further for first, further in handed)
+    return own + HOST_OPERATION * _unit_us(calibration)
 
 
-def update_us(updates: Sequence[Operation], calibration: Calibration) -> float:
+def _unit_us(calibration: Calibration) -> float:
+    return calibration.handed_us(of("elementwise", "float32", {"n": 1}, 8))[0]
+
+
+def update_us(updates: Sequence[Operation], speed: Speed) -> float:
     """The optimizer's kernels: passes over all parameters, and a share for every tensor of theirs."""
     moved = sum(one.moved for one in updates)
     tensors = sum(one.sizes["tensors"] for one in updates)
-    if calibration.host_is_device:
+    if speed.calibration.host_is_device:
         sizes = {"params": sum(one.sizes["params"] for one in updates), "tensors": tensors}
-        return float(calibration.times_us([of("optimizer", "float32", sizes, moved)])[0])
-    return moved / (calibration.bandwidth * UPDATE_SHARE) * 1e6 + tensors * UPDATE_TENSOR_US
+        return float(speed.calibration.times_us([of("optimizer", "float32", sizes, moved)])[0])
+    return moved / (speed.bandwidth * UPDATE_SHARE) * 1e6 + tensors * UPDATE_TENSOR_US

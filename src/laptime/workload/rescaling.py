@@ -29,11 +29,14 @@ def rescaled(workload: Workload, batch: int) -> Workload:
     if batch == workload.batch:
         return workload
     weights = _weights(workload.operations)
+    memory = _memory(workload, batch, weights)
+    grown = _moving(memory) / (_moving(workload.memory) or 1)
+    operations = (_operation(one, workload.batch, batch, weights) for one in workload.operations)
     return replace(
         workload,
         batch=batch,
-        operations=tuple(_operation(one, workload.batch, batch, weights) for one in workload.operations),
-        memory=_memory(workload, batch, weights),
+        operations=tuple(replace(one, alive=int(one.alive * grown)) for one in operations),
+        memory=memory,
         notes=(*workload.notes, f"sizes of batch {batch} follow from those of batch {workload.batch}"),
     )
 
@@ -77,11 +80,15 @@ def _weights(operations: Iterable[Operation]) -> set[tuple[str, int]]:
     return found
 
 
+def _moving(memory: Memory) -> int:
+    """What comes and goes in a step, at its peak."""
+    return memory.peak - memory.static - memory.inputs
+
+
 def _memory(workload: Workload, batch: int, weights: set[tuple[str, int]]) -> Memory:
     """Activations and inputs grow with the batch, gradients of weights do not: the peak is of both."""
     memory, old = workload.memory, workload.batch
-    static = memory.parameters + memory.buffers + memory.state
-    alive = memory.peak - static - memory.inputs
+    static, alive = memory.static, _moving(memory)
     inputs = memory.inputs * batch // old
     before, after = (_alive(workload, share, weights) for share in (1.0, batch / old))
     peak = max(int(alive * after / before) if before else alive, memory.gradients)

@@ -25,6 +25,11 @@ class Memory:
     activations: int  # alive when the backward pass begins, beyond all of the above
     peak: int  # the most that is alive at once, without what libraries need to work in
 
+    @property
+    def static(self) -> int:
+        """What stays from step to step."""
+        return self.parameters + self.buffers + self.state
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Optimizer:

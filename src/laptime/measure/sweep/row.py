@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import gzip
 import json
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -44,6 +45,7 @@ class Row:
             work=work(self.operation),
             device_us=self.device_us,
             host_us=self.host_us,
+            workspace=self.workspace,
         )
 
 
@@ -60,8 +62,9 @@ def write_rows(rows: Iterable[Row], path: str | Path) -> None:
 
 
 def read_rows(path: str | Path) -> Iterator[Row]:
-    """What `write_rows` wrote."""
-    with open(path, newline="", encoding="utf-8") as file:
+    """What `write_rows` wrote, packed or not."""
+    opened = gzip.open if Path(path).suffix == ".gz" else open
+    with opened(path, "rt", newline="", encoding="utf-8") as file:
         for line in csv.DictReader(file):
             yield Row(
                 operation=Operation(

@@ -105,7 +105,10 @@ def _recurrent(
 ) -> tuple[Tensor, Tensor]:
     steps = x.shape[0] * x.shape[1]
     # What cuDNN keeps for the backward pass: the gates, the cell and the output of every step.
-    reserve = x.new_empty(steps * hidden * directions * layers * (gates + 2))
+    kept = steps * hidden * directions * layers * (gates + 2)
+    if x.dtype != torch.float32:  # autocast's copies of the weights lie apart: one more, that does not
+        kept += sum(one.numel() for one in weights)
+    reserve = x.new_empty(kept)
     return x.new_empty((*x.shape[:2], hidden * directions)), reserve
 
 
