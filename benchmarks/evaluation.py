@@ -16,7 +16,7 @@ from pathlib import Path
 
 import numpy as np
 
-from benchmarks import baselines, mxnet, prediction, published
+from benchmarks import baselines, mxnet, prediction, published, refinement
 from benchmarks.baselines import Errors, Run, Step
 from benchmarks.data_sheet.rows import measured
 from benchmarks.published import Published
@@ -102,6 +102,9 @@ def other_batches(folder: Path, found: Sequence[prediction.Row], steps: Sequence
     cpus = [(one.label, one.error) for one in pairs if not one.on_gpu]
     yield Case(name=name, errors=[*ours, *gpus, *cpus], target=6, p90=15)
     yield Case(name="… H200", errors=ours, target=6, p90=15)
+    near = [pair for pair in refinement.batches(found) if pair.doublings <= refinement.WITHIN]
+    held = [(pair.group, error) for pair, error in zip(near, refinement.held_out(near), strict=True)]
+    yield Case(name="… H200, the rule's constant from the other families", errors=held, target=6, p90=15)
     yield Case(name="… MXNet, K80, M60 and V100 by their data sheets", errors=gpus, target=6, p90=15)
     queued = [(one.label, one.queued_error) for one in pairs if one.on_gpu]
     yield Case(name="… … as if MXNet queued its operations, as PyTorch does", errors=queued)

@@ -338,12 +338,8 @@ def compared() -> list[str]:
     made.append("| --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: |")
     for key, rows in found.items():
         steps, parts, peaks = (np.array(one) * 100 for one in zip(*rows, strict=True))
-        figures = [
-            np.abs(steps).mean(),
-            np.quantile(np.abs(steps), 0.9),
-            parts.mean(),
-            np.quantile(parts, 0.9),
-        ]
+        off = np.abs(steps)
+        averages = [off.mean(), np.quantile(off, 0.9), parts.mean(), np.quantile(parts, 0.9)]
         averages += [np.abs(peaks).mean(), peaks.min()]
         made.append(f"| {key} | {len(rows)} | " + " | ".join(f"{one:.1f}" for one in averages) + " |")
     return made

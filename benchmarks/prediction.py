@@ -27,6 +27,7 @@ from laptime.hardware import device, devices
 from laptime.predict.devices import Speed
 from laptime.predict.predicting import predict, predict_all
 from laptime.predict.prediction import Prediction
+from laptime.predict.refinement import KEPT_PER_DOUBLING
 from laptime.predict.timing import predict_step, prepare
 from laptime.workload import Workload
 
@@ -143,14 +144,15 @@ def table(found: list[Row]) -> list[str]:
 
 
 def other_batches(found: list[Row]) -> list[float]:
-    """Each step from a measured one of the same network, which corrects the prediction by its own error."""
+    """Each step from a measured one of the same network, as `predict RUN` corrects it by that one's error."""
     errors = []
     for known, wanted in itertools.permutations(found, 2):
         one, other = known.predicted, wanted.predicted
         alike = (one.network, one.precision) == (other.network, other.precision)
         if alike and max(one.batch, other.batch) <= 4 * min(one.batch, other.batch):
-            corrected = other.step_s * known.step_ms / one.step_s
-            errors.append(corrected / wanted.step_ms - 1)
+            kept = KEPT_PER_DOUBLING ** abs(np.log2(other.batch / one.batch))
+            corrected = other.step_s * (known.step_ms / 1e3 / one.step_s) ** kept
+            errors.append(corrected * 1e3 / wanted.step_ms - 1)
     return errors
 
 

@@ -13,6 +13,7 @@ __all__ = [
     "Run",
     "TrainerCallback",
     "__version__",
+    "largest_batch",
     "load",
     "predict",
     "record",
@@ -20,12 +21,13 @@ __all__ = [
 ]
 
 if TYPE_CHECKING:
-    from laptime.api import Run, load, predict, record, workload
+    from laptime.api import Run, largest_batch, load, predict, record, workload
     from laptime.measure.trainers.lightning import LightningCallback
     from laptime.measure.trainers.transformers import TrainerCallback
 
 _HOMES = {
     "Run": "laptime.api",
+    "largest_batch": "laptime.api",
     "load": "laptime.api",
     "LightningCallback": "laptime.measure.trainers.lightning",
     "TrainerCallback": "laptime.measure.trainers.transformers",

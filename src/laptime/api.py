@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from laptime.measure.clocks import Clock
     from laptime.measure.division import Granularity
     from laptime.measure.recorder import Recorder
+    from laptime.predict.largest import Largest
     from laptime.predict.prediction import Prediction
     from laptime.workload import Workload
 
@@ -89,8 +90,10 @@ def workload(
     if (input is None) == (example is None):
         raise WorkloadError("give the shape of one sample as input=(3, 224, 224), or a batch as example=")
     if input is not None:
-        if batch < 1 or not all(isinstance(size, int) and size > 0 for size in input):
-            raise WorkloadError(f"batch {batch} of input {tuple(input)} holds nothing; give numbers above 0")
+        if not all(isinstance(size, int) and size > 0 for size in (batch, *input)):
+            raise WorkloadError(
+                f"batch {batch} of input {tuple(input)} holds nothing; give whole numbers above 0"
+            )
         example = torch.empty((batch, *input), device="meta")
     given = example if isinstance(example, tuple | list | dict) else (example,)
     division = Division(network, granularity=layers, network=0, prefix="", first=0)
@@ -156,3 +159,19 @@ def predict(
     else:
         asked = workload(subject, **options)
     return predict_workload(asked, devices.device(device), **training)
+
+
+def largest_batch(
+    network: Any, *, input: Sequence[int], device: str | Device = "h200", gpus: int = 1, **options: Any
+) -> Largest:
+    """The most samples of a step that fit a device, with the prediction of that step.
+
+    `options` are those of `workload`. `batch` is 0 where not even one fits, None where the memory is unknown.
+    """
+    from laptime.predict import devices
+    from laptime.predict.largest import largest
+
+    def read(size: int) -> Workload:
+        return workload(network, input=input, batch=size, **options)
+
+    return largest(read, [devices.device(device)], gpus=gpus)[0]

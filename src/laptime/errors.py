@@ -18,6 +18,9 @@ LaptimeError
 │   ├── UnknownDevice         none of that name
 │   ├── AmbiguousDevice       a name that several devices bear
 │   └── CatalogError          a device file that cannot be used
+├── WorkloadError             a network that cannot be read
+├── CalibrationError          a calibration that cannot be made, read or used
+├── PredictionError           a prediction that cannot be made
 ├── BadTarget                 a `module:callable` that cannot be imported or called
 ├── ScriptError               `laptime run` could not start the script
 ├── ConfigError               a configuration that cannot be used

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tempfile
 import time
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
@@ -48,6 +49,7 @@ def calibrate(
         wrong("--seconds", f"{seconds:g} is not between 0 and 120")
     if out is not None and out.suffix != ".npz":
         wrong("--out", f"{out} does not end in .npz")
+    _check_writable(out)
     with waiting("loading torch"):
         import torch
 
@@ -77,6 +79,22 @@ def calibrate(
         answer(found)
     else:
         _print(found)
+
+
+def _check_writable(out: Path | None) -> None:
+    """Before two minutes are spent."""
+    from laptime.errors import CalibrationError
+    from laptime.predict import devices
+
+    folder = out.parent if out is not None else devices.calibrations()
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder):
+            pass
+    except OSError as error:
+        raise CalibrationError(
+            f"nothing can be written to {folder} ({error.strerror}); give another place with --out"
+        ) from None
 
 
 def _swept(place: torch.device, seconds: float) -> list[Row]:

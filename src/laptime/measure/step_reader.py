@@ -14,9 +14,8 @@ from laptime.measure.division import Unit
 from laptime.measure.graph import sequence_number
 from laptime.measure.translation import translated
 from laptime.workload import Operation, Phase
-from laptime.workload.trace.reader import _NO_KERNEL, Alive, Reader, tensors_in
+from laptime.workload.trace.reader import NO_KERNEL, Alive, Reader, tensors_in
 
-_NOTHING = _NO_KERNEL | {"transpose_", "t_", "squeeze_", "unsqueeze_", "as_strided_"}  # views in place
 MOST = 100_000  # operations of a step; beyond, a loop in Python is being read, and reading would take seconds
 
 
@@ -60,7 +59,7 @@ class StepReader(Reader):
         for tensor in tensors_in(out):
             self.alive.see(tensor)
         name = func._schema.name.partition("::")[2]
-        if func.namespace != "aten" or func.is_view or name in _NOTHING or accumulating:
+        if func.namespace != "aten" or func.is_view or name in NO_KERNEL or accumulating:
             return
         self.alive.settle()
         if len(self.found) >= MOST:

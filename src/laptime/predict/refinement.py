@@ -2,7 +2,7 @@
 
 Layer by layer and phase by phase, where a layer's time is long and steady enough to say something, else by
 the factor of all layers together. How far a correction reaches was read off measured steps
-(`benchmarks.refinement`): of its logarithm three quarters are left with every doubling of the batch, and part
+(`benchmarks.refinement`): of its logarithm six tenths are left with every doubling of the batch, and part
 on another device.
 """
 
@@ -27,7 +27,7 @@ from laptime.workload.rescaling import rescaled
 
 LARGEST = 4.0  # a layer's factor beyond this, or below its inverse, is taken for an accident
 SHORT_S = 30e-6  # a few marks: a layer of this length says half of what it seems to
-KEPT_PER_DOUBLING = 0.75  # of a correction's logarithm, for every doubling or halving of the batch
+KEPT_PER_DOUBLING = 0.6  # of a correction's logarithm, for every doubling or halving of the batch
 KEPT_ELSEWHERE = 0.7  # on another device, from one whose own bias a calibration has taken out
 KEPT_FROM_DATA_SHEET = 0.5  # from a device known by its data sheet, whose bias is in the correction too
 PIECES = "its operations are a CPU's: attention with dropout and GRUs run in pieces there that a GPU joins"

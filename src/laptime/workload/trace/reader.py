@@ -17,7 +17,7 @@ from laptime.workload.trace.sizes import sizes
 
 _ROUNDING = 512  # bytes: CUDA's caching allocator hands out multiples of it
 _ASSUMED = {torch.bool: False, torch.float32: 0.5, torch.bfloat16: 0.5, torch.float16: 0.5}
-_NO_KERNEL = {
+NO_KERNEL = {
     "detach",
     "alias",
     "_unsafe_view",
@@ -34,6 +34,11 @@ _NO_KERNEL = {
     "set_",
     "sym_size",
     "sym_numel",
+    "transpose_",
+    "t_",
+    "squeeze_",
+    "unsqueeze_",
+    "as_strided_",
 }
 
 
@@ -103,7 +108,7 @@ class Reader(TorchDispatchMode):
         for tensor in tensors_in(out):
             self.alive.see(tensor)
         name = func._schema.name.partition("::")[2]
-        if func.namespace not in ("aten", "laptime") or func.is_view or name in _NO_KERNEL:
+        if func.namespace not in ("aten", "laptime") or func.is_view or name in NO_KERNEL:
             return out
         if accumulating:  # a gradient is handed over, not copied; the dispatcher's own reference hides that
             return out
