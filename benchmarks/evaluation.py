@@ -106,6 +106,8 @@ def other_batches(folder: Path, found: Sequence[prediction.Row], steps: Sequence
     held = [(pair.group, error) for pair, error in zip(near, refinement.held_out(near), strict=True)]
     yield Case(name="… H200, the rule's constant from the other families", errors=held, target=6, p90=15)
     yield Case(name="… MXNet, K80, M60 and V100 by their data sheets", errors=gpus, target=6, p90=15)
+    single = [(one.label, one.error) for one in pairs if one.on_gpu and one.wanted.asked[3] == "fp32"]
+    yield Case(name="… … without its fp16 rows, some of which equal those in fp32", errors=single)
     queued = [(one.label, one.queued_error) for one in pairs if one.on_gpu]
     yield Case(name="… … as if MXNet queued its operations, as PyTorch does", errors=queued)
     yield Case(name="… MXNet, CPUs of Amazon's C5", errors=cpus, target=6, p90=15)
