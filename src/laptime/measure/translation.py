@@ -1,6 +1,6 @@
 """What a real step calls its attention and recurrent layers, as the operations that a workload knows.
 
-A step that is read on fake tensors has one attention and one recurrent operation (`workload.trace.choices`).
+A step that is read on fake tensors has one attention and one recurrent operation (`workload.trace.own`).
 A real one has those of its device and library. The rest has the same names everywhere.
 """
 

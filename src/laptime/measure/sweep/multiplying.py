@@ -13,9 +13,9 @@ from torch import Tensor, nn
 from laptime.measure.sweep.book import book
 from laptime.measure.sweep.case import Case, InTurns
 from laptime.measure.sweep.draw import Supply
-from laptime.workload.trace import choices  # noqa: F401  registers torch.ops.laptime
+from laptime.workload.trace.own import operations
 
-aten = torch.ops.aten
+aten, own = torch.ops.aten, operations
 KNOWN = 0.5  # of products that are drawn from the book
 _UNCACHED, _TURNS = 256 << 20, 16  # bytes that no cache holds, in at most so many tensors
 
@@ -79,7 +79,6 @@ def attention(supply: Supply, dtype: torch.dtype) -> list[Case]:
     attend = partial(F.scaled_dot_product_attention, is_causal=causal)
     with torch.enable_grad():
         out = attend(*need)
-    own = torch.ops.laptime
     return [
         Case(
             call=partial(attend, q, k, v),
@@ -112,7 +111,6 @@ def recurrent(supply: Supply, dtype: torch.dtype) -> list[Case]:
     gradient = supply.take(tuple(out.shape), dtype)
     parameters = [one.detach() for one in layer.parameters()]
     form = (gates, h, layers, both)
-    own = torch.ops.laptime
     reserve = own.recurrent(x, parameters, *form)[1]
     return [
         Case(

@@ -1,8 +1,8 @@
 """What CUDA would choose where the CPU chooses otherwise, lent to fake CPU tensors while a step is read.
 
-Attention, recurrent layers and dropout are one operation each on a GPU and several, or another, on a CPU;
-and autocast keeps more operations in float32 on CUDA. Both are settled by torch's dispatcher, so kernels are
-registered there for the time of the reading: they reach calls from C++ too.
+Attention, recurrent layers and dropout are one operation each on a GPU (`own`) and several, or another, on a
+CPU; and autocast keeps more operations in float32 on CUDA. Both are settled by torch's dispatcher, so kernels
+are registered there for the time of the reading: they reach calls from C++ too.
 """
 
 from __future__ import annotations
@@ -16,6 +16,8 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.library import Library
+
+from laptime.workload.trace.own import Attention, Recurrent, Wide
 
 _LOCK = threading.Lock()
 
@@ -68,112 +70,6 @@ _FLOAT32 = [
     "rms_norm",
 ]
 
-_OWN = Library("laptime", "DEF")
-_OWN.define("attention(Tensor q, Tensor k, Tensor v, bool causal) -> (Tensor, Tensor)")
-_OWN.define(
-    "attention_backward(Tensor g, Tensor q, Tensor k, Tensor v, Tensor out, Tensor sums, bool causal)"
-    " -> (Tensor, Tensor, Tensor)"
-)
-_OWN.define(
-    "recurrent(Tensor x, Tensor[] weights, int gates, int hidden, int layers, int directions)"
-    " -> (Tensor, Tensor)"
-)
-_OWN.define(
-    "recurrent_backward(Tensor g, Tensor x, Tensor[] weights, Tensor reserve, int gates, int hidden,"
-    " int layers, int directions) -> (Tensor, Tensor[])"
-)
-for _name in ("wide_softmax", "wide_log_softmax"):
-    _OWN.define(f"{_name}(Tensor x, int dim) -> Tensor")
-    _OWN.define(f"{_name}_backward(Tensor g, Tensor out, int dim, ScalarType dtype) -> Tensor")
-
-
-def _attention(q: Tensor, k: Tensor, v: Tensor, causal: bool) -> tuple[Tensor, Tensor]:
-    batch, heads, steps, _ = q.shape
-    # Laid out step by step, all heads side by side, so that joining the heads afterwards copies nothing.
-    out = q.new_empty((batch, steps, heads, v.shape[-1])).transpose(1, 2)
-    return out, q.new_empty(q.shape[:-1], dtype=torch.float32)
-
-
-def _attention_backward(
-    g: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor, sums: Tensor, causal: bool
-) -> tuple[Tensor, Tensor, Tensor]:
-    return torch.empty_like(q), torch.empty_like(k), torch.empty_like(v)
-
-
-def _recurrent(
-    x: Tensor, weights: list[Tensor], gates: int, hidden: int, layers: int, directions: int
-) -> tuple[Tensor, Tensor]:
-    steps = x.shape[0] * x.shape[1]
-    # What cuDNN keeps for the backward pass: the gates, the cell and the output of every step.
-    kept = steps * hidden * directions * layers * (gates + 2)
-    if x.dtype != torch.float32:  # autocast's copies of the weights lie apart: one more, that does not
-        kept += sum(one.numel() for one in weights)
-    reserve = x.new_empty(kept)
-    return x.new_empty((*x.shape[:2], hidden * directions)), reserve
-
-
-def _recurrent_backward(
-    g: Tensor,
-    x: Tensor,
-    weights: list[Tensor],
-    reserve: Tensor,
-    gates: int,
-    hidden: int,
-    layers: int,
-    directions: int,
-) -> tuple[Tensor, list[Tensor]]:
-    return torch.empty_like(x), [torch.empty_like(one) for one in weights]
-
-
-def _wide(x: Tensor, dim: int) -> Tensor:
-    return torch.empty_like(x, dtype=torch.float32)
-
-
-def _wide_backward(g: Tensor, out: Tensor, dim: int, dtype: torch.dtype) -> Tensor:
-    return torch.empty_like(g, dtype=dtype)
-
-
-for _name, _meaning in {
-    "attention": _attention,
-    "attention_backward": _attention_backward,
-    "recurrent": _recurrent,
-    "recurrent_backward": _recurrent_backward,
-    "wide_softmax": _wide,
-    "wide_softmax_backward": _wide_backward,
-    "wide_log_softmax": _wide,
-    "wide_log_softmax_backward": _wide_backward,
-}.items():
-    _OWN.impl(_name, _meaning, "CompositeExplicitAutograd")
-
-
-class _Attention(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, causal: bool) -> Tensor:
-        out, sums = torch.ops.laptime.attention(q, k, v, causal)
-        ctx.save_for_backward(q, k, v, out, sums)
-        ctx.causal = causal
-        return out  # type: ignore[no-any-return]
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> Any:
-        saved = torch.ops.laptime.attention_backward(gradients[0], *ctx.saved_tensors, ctx.causal)
-        return *saved, None
-
-
-class _Recurrent(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, form: tuple[int, int, int, int], *weights: Tensor) -> Tensor:
-        out, reserve = torch.ops.laptime.recurrent(x, weights, *form)
-        ctx.save_for_backward(x, reserve, out, *weights)
-        ctx.form = form
-        return out  # type: ignore[no-any-return]
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> Any:
-        x, reserve, _, *weights = ctx.saved_tensors
-        to_x, to_weights = torch.ops.laptime.recurrent_backward(gradients[0], x, weights, reserve, *ctx.form)
-        return to_x, None, *to_weights
-
 
 def _sdpa(
     q: Tensor,
@@ -190,8 +86,8 @@ def _sdpa(
     if q.dim() != 4:
         lead = q.shape[:-2]
         q, k, v = (one.reshape(-1, 1, *one.shape[-2:]) for one in (q, k, v))
-        return _Attention.apply(q, k, v, is_causal).reshape(*lead, q.shape[-2], v.shape[-1])  # type: ignore[no-any-return]
-    return _Attention.apply(q, k, v, is_causal)  # type: ignore[no-any-return]
+        return Attention.apply(q, k, v, is_causal).reshape(*lead, q.shape[-2], v.shape[-1])  # type: ignore[no-any-return]
+    return Attention.apply(q, k, v, is_causal)  # type: ignore[no-any-return]
 
 
 def _dropout(x: Tensor, p: float, train: bool) -> Tensor:
@@ -221,28 +117,13 @@ def _recurrent_of(gates: int) -> Callable[..., Any]:
             x, weights = x.to(low), [one.to(low) for one in weights]
         if batch_first:
             x = x.transpose(0, 1)
-        out = _Recurrent.apply(x, form, *weights)
+        out = Recurrent.apply(x, form, *weights)
         ends = out.new_empty((layers * directions, last.shape[1], last.shape[-1]))
         if batch_first:
             out = out.transpose(0, 1)
         return (out, ends, torch.empty_like(ends)) if gates == 4 else (out, ends)
 
     return call
-
-
-class _Wide(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, dim: int, name: str) -> Tensor:
-        out = getattr(torch.ops.laptime, name)(x, dim)
-        ctx.save_for_backward(out)
-        ctx.rest = dim, name, x.dtype
-        return out  # type: ignore[no-any-return]
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> Any:
-        dim, name, dtype = ctx.rest
-        backward = getattr(torch.ops.laptime, f"{name}_backward")
-        return backward(gradients[0], ctx.saved_tensors[0], dim, dtype), None, None
 
 
 def _widened(name: str) -> Callable[..., Any]:
@@ -252,7 +133,7 @@ def _widened(name: str) -> Callable[..., Any]:
     def call(x: Tensor, dim: int, dtype: torch.dtype | None = None) -> Any:
         with torch.autocast("cpu", enabled=False):
             if x.dtype in (torch.bfloat16, torch.float16) and dtype in (None, torch.float32):
-                return _Wide.apply(x, dim, f"wide_{name}")
+                return Wide.apply(x, dim, f"wide_{name}")
             return plain(x if dtype is None else x.to(dtype), dim, False)
 
     return call
