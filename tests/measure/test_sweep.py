@@ -290,11 +290,10 @@ def test_look_ups_are_told_as_a_network_s():
 
 
 def test_an_update_is_told_as_a_network_s():
-    network = nn.Linear(30, 20)
-    (found,) = [one for one in step(network, torch.randn(4, 30)) if one.kind == "optimizer"]
-    from laptime.measure.sweep.updating import described
-
-    assert told(described(620, 2)) == told(found)
+    (case,) = drawn(FAMILY["optimizer"])
+    updated = case.call.__self__.param_groups[0]["params"]
+    (found,) = [one for one in read(lambda *all_: all_[0], *updated) if one.kind == "optimizer"]
+    assert told(case.operation()) == told(found)
 
 
 def test_a_sweep_of_a_second_has_every_kind(tmp_path):

@@ -14,7 +14,7 @@ from laptime.measure.division import Unit
 from laptime.measure.graph import sequence_number
 from laptime.measure.translation import translated
 from laptime.workload import Operation, Phase
-from laptime.workload.trace.reader import NO_KERNEL, Alive, Reader, tensors_in
+from laptime.workload.trace.reader import Alive, Reader, tensors_in
 
 MOST = 100_000  # operations of a step; beyond, a loop in Python is being read, and reading would take seconds
 
@@ -50,22 +50,13 @@ class StepReader(Reader):
     def _see(self, func: Any, args: Any, kwargs: Any, out: Any) -> None:
         if not isinstance(func, torch._ops.OpOverload):
             raise NotImplementedError  # a higher-order operator: what it runs inside cannot be seen
-        node = torch._C._current_autograd_node()
-        # A gradient is handed over, not copied; that somebody looks on keeps torch from doing so.
-        accumulating = node is not None and "AccumulateGrad" in node.name()
-        if not accumulating:
-            self.alive.settle()
         self._from_outside((*args, *kwargs.values()))
-        for tensor in tensors_in(out):
-            self.alive.see(tensor)
-        name = func._schema.name.partition("::")[2]
-        if func.namespace != "aten" or func.is_view or name in NO_KERNEL or accumulating:
-            return
-        self.alive.settle()
+        super()._see(func, args, kwargs, out)
+
+    def _named(self, name: str, func: Any, args: Any, kwargs: Any) -> tuple[str, Any]:
         if len(self.found) >= MOST:
             raise OverflowError
-        name, given = translated(name, func, args, kwargs)
-        self._keep(name, func, given, out, node)
+        return translated(name, func, args, kwargs)
 
     def _from_outside(self, given: Any) -> None:
         for tensor in tensors_in(given):

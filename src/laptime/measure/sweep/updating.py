@@ -7,10 +7,10 @@ from torch import nn
 
 from laptime.measure.sweep.case import Case
 from laptime.measure.sweep.draw import Supply
-from laptime.workload import Operation, Phase
 from laptime.workload.trace import OPTIMIZERS
+from laptime.workload.trace.updates import update
 
-_PASSES = OPTIMIZERS["momentum"].passes
+_MOMENTUM = OPTIMIZERS["momentum"]
 
 
 def optimizer(supply: Supply, dtype: torch.dtype) -> list[Case]:
@@ -18,7 +18,7 @@ def optimizer(supply: Supply, dtype: torch.dtype) -> list[Case]:
     draw = supply.draw
     tensors = draw.between(1, 200)
     count = draw.between(tensors * 16, max(tensors * 32, supply.most))
-    supply.check(elements=float(_PASSES * count))
+    supply.check(elements=float(_MOMENTUM.passes * count))
     shares = [draw.random.paretovariate(0.6) for _ in range(tensors)]
     sizes = [max(1, int(count * share / sum(shares))) for share in shares]
     parameters = [nn.Parameter(supply.own((size,), dtype)) for size in sizes]
@@ -26,20 +26,5 @@ def optimizer(supply: Supply, dtype: torch.dtype) -> list[Case]:
         one.grad = supply.take(one.shape, dtype)
     chosen = torch.optim.SGD(parameters, lr=1e-9, momentum=0.9)
     chosen.step()  # makes the momentum
-    return [Case(call=chosen.step, known=described(sum(sizes), tensors))]
-
-
-def described(parameters: int, tensors: int) -> Operation:
-    """As the reader tells an update: its bytes are those of all passes."""
-    size = 4 * parameters
-    return Operation(
-        name="optimizer.momentum",
-        kind="optimizer",
-        phase=Phase.UPDATE,
-        layer="",
-        dtype="float32",
-        sizes={"params": parameters, "tensors": tensors, "passes": _PASSES},
-        read=size * _PASSES * 5 // 8,
-        written=size * _PASSES * 3 // 8,
-        launches=0,
-    )
+    whole = sum(sizes)
+    return [Case(call=chosen.step, known=update(_MOMENTUM, whole, tensors, 4 * whole))]

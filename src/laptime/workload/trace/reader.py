@@ -101,37 +101,43 @@ class Reader(TorchDispatchMode):
             self.assumed.add(f"a value that the network looked at was taken for {told}")
             return told
         out = func(*args, **(kwargs or {}))
+        self._see(func, args, kwargs or {}, out)
+        return out
+
+    def _see(self, func: Any, args: Any, kwargs: Any, out: Any) -> None:
         node = torch._C._current_autograd_node()
+        # A gradient is handed over, not copied; that somebody looks on keeps torch from doing so.
         accumulating = node is not None and "AccumulateGrad" in node.name()
         if not accumulating:
             self.alive.settle()
         for tensor in tensors_in(out):
             self.alive.see(tensor)
         name = func._schema.name.partition("::")[2]
-        if func.namespace not in ("aten", "laptime") or func.is_view or name in NO_KERNEL:
-            return out
-        if accumulating:  # a gradient is handed over, not copied; the dispatcher's own reference hides that
-            return out
-        self.alive.settle()
-        self._keep(name, func, (*args, *(kwargs or {}).values()), out, node)
-        return out
+        known = func.namespace in ("aten", "laptime") and not func.is_view and name not in NO_KERNEL
+        if known and not accumulating:
+            self.alive.settle()
+            name, given = self._named(name, func, args, kwargs)
+            self._keep(name, func, given, out, node)
+
+    def _named(self, name: str, func: Any, args: Any, kwargs: Any) -> tuple[str, Any]:
+        """The operation's name and its arguments, as `kinds` and `sizes` know them."""
+        return name, (*args, *kwargs.values())
 
     def _keep(self, name: str, func: Any, args: tuple[Any, ...], out: Any, node: Any) -> None:
         kind = kinds.KINDS.get(name)
         phase, owner = self._place(node)
         measured = sizes(kind, args, out) if kind is not None else {}
         inputs, outputs = list(_unique(tensors_in(args))), list(_unique(tensors_in(out)))
-        reused = {id(one) for one in inputs}
         operation = Operation(
             name=f"{func.namespace}.{name}",
             kind=kind or "other",
             phase=phase,
             layer="",
-            dtype=_dtype(kind, inputs, outputs),
+            dtype=_dtype(inputs, outputs),
             sizes=measured or {"n": sum(one.numel() for one in outputs)},
             flops=kinds.flops(kind, measured) if kind else 0,
-            read=0 if kind == "fill" else _read(kind, measured, inputs, outputs),
-            written=sum(map(_bytes, outputs)) or sum(_bytes(one) for one in inputs if id(one) in reused),
+            read=0 if kind == "fill" else _read(kind, inputs, outputs),
+            written=sum(map(_bytes, outputs)) or sum(map(_bytes, inputs)),  # without a result: in place
             launches=kinds.LAUNCHES.get(kind or "", 1),
             alive=self.alive.now,
             covered=kind is not None,
@@ -175,7 +181,7 @@ def _bytes(tensor: Tensor) -> int:
     return stored * tensor.element_size()
 
 
-def _read(kind: str | None, measured: dict[str, int], inputs: list[Tensor], outputs: list[Tensor]) -> int:
+def _read(kind: str | None, inputs: list[Tensor], outputs: list[Tensor]) -> int:
     """All inputs; of a table that is looked up in, only what is taken out."""
     if kind == "gather" and inputs:
         taken = sum(map(_bytes, outputs))
@@ -183,7 +189,8 @@ def _read(kind: str | None, measured: dict[str, int], inputs: list[Tensor], outp
     return sum(map(_bytes, inputs))
 
 
-def _dtype(kind: str | None, inputs: list[Tensor], outputs: list[Tensor]) -> str:
+def _dtype(inputs: list[Tensor], outputs: list[Tensor]) -> str:
+    """In which it computes: that of a result rather than of an input, of a matrix rather than of a bias."""
     floating = [one for one in (*outputs, *inputs) if one.is_floating_point()]
     wide = [one for one in floating if one.dim() > 1] or floating
     chosen = wide[0] if wide else (outputs or inputs or [torch.empty(0)])[0]

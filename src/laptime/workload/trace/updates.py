@@ -42,22 +42,24 @@ def updates(division: Division, optimizer: Optimizer) -> list[Operation]:
         trained = [one for one in parameters if one.requires_grad]
         if not trained:
             continue
-        count = sum(one.numel() for one in trained)
-        size = sum(map(size_of, trained))
-        found.append(
-            Operation(
-                name=f"optimizer.{optimizer.name}",
-                kind="optimizer",
-                phase=Phase.UPDATE,
-                layer=names.get(index, ""),
-                dtype="float32",
-                sizes={"params": count, "tensors": len(trained), "passes": optimizer.passes},
-                read=size * optimizer.passes * 5 // 8,
-                written=size * optimizer.passes * 3 // 8,
-                launches=0,
-            )
-        )
+        count, size = sum(one.numel() for one in trained), sum(map(size_of, trained))
+        found.append(update(optimizer, count, len(trained), size, layer=names.get(index, "")))
     return found
+
+
+def update(optimizer: Optimizer, parameters: int, tensors: int, size: int, *, layer: str = "") -> Operation:
+    """One pass after another over parameters of `size` bytes; of eight, five read and three write."""
+    return Operation(
+        name=f"optimizer.{optimizer.name}",
+        kind="optimizer",
+        phase=Phase.UPDATE,
+        layer=layer,
+        dtype="float32",
+        sizes={"params": parameters, "tensors": tensors, "passes": optimizer.passes},
+        read=size * optimizer.passes * 5 // 8,
+        written=size * optimizer.passes * 3 // 8,
+        launches=0,
+    )
 
 
 def size_of(tensor: Tensor) -> int:
