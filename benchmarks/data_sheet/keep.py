@@ -1,4 +1,4 @@
-"""The networks' steps as workloads, read once: `python -m benchmarks.data_sheet.keep REFERENCE`.
+"""The networks' steps as workloads, read once: `python -m benchmarks.data_sheet.keep REFERENCE [--all]`.
 
 They are kept beside this package, so that the benchmark needs neither timm nor transformers.
 """
@@ -36,19 +36,24 @@ def read(asked: Asked) -> Workload:
 
 
 def main() -> None:
-    """Read them all; what cannot be read is named and left out."""
+    """Read those that are not there yet, or all; what cannot be read is named and left out."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("reference", type=Path)
-    every = list(dict.fromkeys(one.asked for one in measured(parser.parse_args().reference)))
+    parser.add_argument("--all", action="store_true", help="anew")
+    options = parser.parse_args()
+    every = dict.fromkeys(one.asked for one in measured(options.reference))
+    there = {} if options.all else dict(kept())
+    lines = []
+    for asked in every:
+        try:
+            found = there.get(asked.label) or read(asked)
+        except Exception as error:
+            print(f"left out: {asked.label}: {error}", file=sys.stderr, flush=True)
+            continue
+        lines.append(json.dumps({"label": asked.label, "workload": found.document()}) + "\n")
     with gzip.open(KEPT, "wt", encoding="utf-8") as file:
-        for asked in every:
-            try:
-                document = read(asked).document()
-            except Exception as error:
-                print(f"left out: {asked.label}: {error}", file=sys.stderr, flush=True)
-                continue
-            file.write(json.dumps({"label": asked.label, "workload": document}) + "\n")
-    print(f"{KEPT.stat().st_size / 2**20:.2f} MiB")
+        file.writelines(lines)
+    print(f"{len(lines)} workloads, {KEPT.stat().st_size / 2**20:.2f} MiB")
 
 
 if __name__ == "__main__":

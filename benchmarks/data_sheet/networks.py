@@ -29,7 +29,11 @@ def built(asked: Asked) -> tuple[nn.Module, Any]:
     images = torch.empty(asked.batch, 3, asked.size, asked.size, device="meta")
     if library == "timm":
         import_module("timm.layers").set_fused_attn(asked.fused_attention)
-        return _timm(name, asked.size, asked.fused_attention), (images,)
+        network = _timm(name, asked.size, asked.fused_attention)
+        if asked.channels_last:
+            images = images.to(memory_format=torch.channels_last)
+            network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+        return network, (images,)
     if library == "torch7":
         return _torch7(name), (images,)
     ids = torch.zeros(asked.batch, asked.size, dtype=torch.long, device="meta")

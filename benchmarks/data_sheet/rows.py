@@ -34,12 +34,13 @@ class Asked:
     precision: str
     mode: str
     fused_attention: bool = False  # as one kernel: torch 2 and newer, where the library asks for it
+    channels_last: bool = False
 
     @property
     def label(self) -> str:
         """A name for it."""
-        fused = "-fused" if self.fused_attention else ""
-        return f"{self.network}-{self.batch}-{self.size}-{self.precision}-{self.mode}{fused}"
+        more = ("-fused" if self.fused_attention else "") + ("-last" if self.channels_last else "")
+        return f"{self.network}-{self.batch}-{self.size}-{self.precision}-{self.mode}{more}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -162,7 +163,7 @@ CONVNETS = {
 
 
 def _nvidia(row: Mapping[str, str], value: float) -> Measured:
-    """Items a second. With AMP the ConvNets ran in NHWC, which a workload does not know. BERT: 384 tokens."""
+    """Items a second. With AMP the ConvNets ran in NHWC. BERT: 384 tokens."""
     half = row["precision"] == "AMP fp16"
     device = hardware.gpu_in(row["device"].replace("With 32G", "V100 32GB"))
     model = row["model"].rpartition("/")[2]
@@ -177,7 +178,12 @@ def _nvidia(row: Mapping[str, str], value: float) -> Measured:
         file=row["file"],
         device=device,
         asked=Asked(
-            network=network, batch=batch, size=size, precision="fp16" if half else "fp32", mode="training"
+            network=network,
+            batch=batch,
+            size=size,
+            precision="fp16" if half else "fp32",
+            mode="training",
+            channels_last=half and model in CONVNETS,
         ),
         seconds=batch / value,
         update=True,

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from laptime import hardware
 from laptime.hardware import Device
-from laptime.predict.features import Work
+from laptime.predict.features import TYPES, Work
 from laptime.workload import Operation
 
 Floats = NDArray[np.float64]
@@ -30,7 +30,6 @@ SHORT_US = 10.0  # an operation of this time fills half of the multiprocessors, 
 NARROW, WIDE = 96, 160  # vector units of a multiprocessor: below are 64, above Kepler's 192
 POWER_SLACK = 0.75  # of its architecture's usual watts for a FLOP/s: with that much the clock holds
 TENSOR, MATRIX, VECTOR = "tensor", "matrix", "vector"
-PRECISIONS = {"float32": "fp32", "float16": "fp16", "bfloat16": "bf16"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,28 +47,28 @@ class Constants:
 # docs/prediction.md are of constants fitted without the device in question.
 GPU = Constants(
     bound={
-        "batch norm": 2.64,
-        "convolution, tensor": 1.23,
-        "convolution, vector": 1.61,
+        "batch norm": 2.72,
+        "convolution, tensor": 1.07,
+        "convolution, vector": 1.6,
         "depthwise": 0.92,
-        "memory": 1.15,
+        "memory": 1.11,
         "product, matrix": 1.24,
-        "product, tensor": 0.99,
-        "product, vector": 1.43,
-        "winograd, vector": 0.37,  # 3x3 convolutions: Winograd's algorithm multiplies 2.25 times less
+        "product, tensor": 1.01,
+        "product, vector": 1.44,
+        "winograd, vector": 0.38,  # 3x3 convolutions: Winograd's algorithm multiplies 2.25 times less
     },
     excess={
-        "batch norm": 0.33,  # at its limit: in bf16 the H200's is nine times its bound, others' is not
-        "convolution, tensor": 0.46,
+        "batch norm": 0.36,  # in bf16 the H200's is nine times its bound, others' is not
+        "convolution, tensor": 0.9,
         "convolution, vector": 0.33,
-        "depthwise": 0.71,
-        "memory": 0.35,
-        "product, matrix": 1.3,
-        "product, tensor": 1.53,
+        "depthwise": 0.7,
+        "memory": 0.38,
+        "product, matrix": 1.31,
+        "product, tensor": 1.52,
         "product, vector": 0.49,
-        "winograd, vector": 1.34,
+        "winograd, vector": 1.32,
     },
-    narrow=0.82,
+    narrow=0.81,
     wide=2.25,
     throttle=1.03,
 )
@@ -184,7 +183,7 @@ def parts(
     """The bounds on the device, and the excess over the bound on an H200, scaled to the device."""
     flops = np.array([one.flops for one in works], float)
     moved = np.array([one.bytes for one in works], float)
-    names = [_precision(one) for one in works]
+    names = [TYPES.get(one.multiplies_in, "fp32") for one in works]
     here, there = _peaks(device), _peaks(_h200())
     compute_us = flops / np.array([here[name] for name in names]) * 1e6
     memory_us = moved / device.memory_bandwidth * 1e6
@@ -221,16 +220,8 @@ def _units(device: Device, precision: str) -> str:
     return {"fp32": VECTOR, "fp16_vector": VECTOR, "fp32_matrix": MATRIX}.get(figure, TENSOR)
 
 
-def _precision(work: Work) -> str:
-    # Torch's default: cuDNN, which convolutions and recurrent layers go through, may use TF32.
-    cudnn = work.kind.startswith(("convolution", "recurrent"))
-    if cudnn and work.dtype == "float32":
-        return "tf32"
-    return PRECISIONS.get(work.dtype, "fp32")
-
-
 def _peaks(device: Device) -> dict[str, float]:
-    return {name: device.peak(name) for name in ("tf32", *PRECISIONS.values())}
+    return {name: device.peak(name) for name in TYPES.values()}
 
 
 def _like_h200(device: Device) -> bool:
