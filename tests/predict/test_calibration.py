@@ -1,5 +1,6 @@
 """Learned times of operations: near the roofline, saved without pickles, evaluated by numpy."""
 
+import json
 from dataclasses import replace
 
 import numpy as np
@@ -61,19 +62,46 @@ def test_a_saved_calibration_gives_the_same_times(calibration, tmp_path):
     assert (again.device, again.facts, again.host_us) == ("mine", {"rows": 200}, {"mm/float32": (20.0, 0.0)})
 
 
-def test_a_host_that_is_the_device_hands_nothing_over():
-    alone = fit(swept(0.5), device="cpu", peaks=PEAKS, bandwidth=4.8e12, facts={"host": "device"})
-    operation = Operation(
+def convolution(n, c):
+    sizes = {"n": n, "c": c, "o": c, "h": 28, "w": 28, "k": 3, "s": 1, "p": 1, "g": 1, "places": 784}
+    return of("convolution", "float32", sizes | {"window": 9}, 8 * n * c * 784 + 36 * c * c)
+
+
+def test_workspaces_and_the_hosts_times_survive_a_file(tmp_path):
+    rows = [
+        Timed(name="c", work=work, device_us=90.0, host_us=30.0 + number % 3, workspace=2 * work.bytes)
+        for number in range(60)
+        if (work := convolution(1 + number % 8, 16 * (1 + number % 5)))
+    ]
+    made = fit(rows, device="mine", peaks=PEAKS, bandwidth=4.8e12)
+    made = replace(made, host_us={**made.host_us, "recurrent/float32": (40.0, 7.5)})
+    made.save(tmp_path / "mine.npz")
+    again = Calibration.load(tmp_path / "mine.npz")
+    works = [convolution(4, 48), convolution(7, 80)]
+    assert set(again.workspaces) == {("convolution", "float32")}
+    assert again.workspace_bytes(works).tolist() == made.workspace_bytes(works).tolist()
+    assert again.workspace_bytes(works) == pytest.approx([2 * work.bytes for work in works], rel=0.2)
+    assert again.host_us == {"convolution/float32": (31.0, 0.0), "recurrent/float32": (40.0, 7.5)}
+    sizes = {"b": 8, "s": 10, "i": 32, "h": 32, "l": 1, "gates": 4, "directions": 1}
+    assert again.handed_us(of("recurrent", "float32", sizes, 1)) == (40.0, 9 * 7.5)
+
+
+def products(count, size=8):
+    """A forward pass of so many matrix products."""
+    each = Operation(
         name="aten.mm",
         kind="mm",
         phase=Phase.FORWARD,
         layer="",
         dtype="float32",
-        sizes={"m": 8, "k": 8, "n": 8},
+        sizes={"m": size, "k": size, "n": size},
+        flops=2 * size**3,
+        read=8 * size**2,
+        written=4 * size**2,
     )
     memory = Memory(parameters=0, gradients=0, buffers=0, state=0, inputs=0, activations=0, peak=0)
-    workload = Workload(
-        network="one",
+    return Workload(
+        network="products",
         batch=1,
         precision="fp32",
         mode="inference",
@@ -81,9 +109,34 @@ def test_a_host_that_is_the_device_hands_nothing_over():
         tensors=0,
         sample_bytes=0,
         layers=(),
-        operations=(operation,),
+        operations=(each,) * count,
         memory=memory,
     )
+
+
+def step_with(calibration, host_us, **form):
+    """On a device whose host takes so long for every operation."""
+    own = replace(calibration, host_us={"mm/float32": (host_us, 0.0), "elementwise/float32": (host_us, 0.0)})
+    speed = Speed(device=hardware.device("h200"), calibration=own)
+    return predict_step(prepare(products(200, **form), own), speed)
+
+
+def test_a_step_bound_by_the_host_takes_as_much_longer_as_its_host_does(calibration):
+    fast, slow = (step_with(calibration, host_us) for host_us in (20.0, 40.0))
+    assert fast.played.busy_s == slow.played.busy_s < fast.step_s / 2
+    assert slow.step_s == pytest.approx(2 * fast.step_s)
+    assert slow.step_s == pytest.approx(slow.played.host_s)
+
+
+def test_a_step_bound_by_the_device_takes_the_same_with_a_slower_host(calibration):
+    fast, slow = (step_with(calibration, host_us, size=4096) for host_us in (20.0, 40.0))
+    assert slow.played.host_s == pytest.approx(2 * fast.played.host_s)
+    assert slow.step_s == pytest.approx(fast.step_s, rel=1e-9)
+
+
+def test_a_host_that_is_the_device_hands_nothing_over():
+    alone = fit(swept(0.5), device="cpu", peaks=PEAKS, bandwidth=4.8e12, facts={"host": "device"})
+    workload = products(1)
     h200 = hardware.device("h200")
     assert predict_step(prepare(workload, alone), Speed(device=h200, calibration=alone)).played.host_s == 0.0
     handed = replace(alone, facts={})
@@ -97,6 +150,28 @@ def test_a_host_that_is_the_device_hands_nothing_over():
 def test_a_file_that_is_no_calibration_is_told_in_one_line(content, tmp_path):
     (tmp_path / "mine.npz").write_bytes(content)
     with pytest.raises(CalibrationError) as told:
+        Calibration.load(tmp_path / "mine.npz")
+    assert "\n" not in str(told.value)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"peaks": {}},
+        {"peaks": {"float32": 0.0}},
+        {"bandwidth": None},
+        {"host_us": {"mm/float32": 20.0}},
+        {"laptime_calibration": 1},
+    ],
+    ids=str,
+)
+def test_a_calibration_that_lacks_something_is_told_in_one_line(change, calibration, tmp_path):
+    calibration.save(tmp_path / "mine.npz")
+    with np.load(tmp_path / "mine.npz") as file:
+        arrays = dict(file.items())
+    head = json.loads(str(arrays.pop("head"))) | change
+    np.savez(tmp_path / "mine.npz", head=np.array(json.dumps(head)), **arrays)
+    with pytest.raises(CalibrationError, match="calibrate") as told:
         Calibration.load(tmp_path / "mine.npz")
     assert "\n" not in str(told.value)
 

@@ -3,7 +3,9 @@
 import math
 
 import pytest
+import torch
 from tests.predict.runs import H200, a_run, a_workload, predicted
+from torch import nn
 
 import laptime
 from laptime.errors import LaptimeError, PredictionError
@@ -117,6 +119,16 @@ def test_inference_is_predicted_from_the_forward_pass_of_a_training(tmp_path):
     assert made.step_s < laptime.predict(run, device="h200").step_s / 2
     assert made.step_s == pytest.approx(forward * 1.5, rel=0.15)
     assert made.peak_memory_bytes < laptime.predict(run, device="h200").peak_memory_bytes
+
+
+def test_a_forward_pass_taken_from_a_training_keeps_nothing_for_a_backward_pass(tmp_path):
+    with torch.device("meta"):
+        network = nn.Sequential(*(nn.Linear(1024, 1024) for _ in range(12)))
+        example = torch.empty(8192, 1024)
+    run = a_run(tmp_path / "run", workload=laptime.workload(network, example=example))
+    found = laptime.predict(run, device="h200", mode="inference").peak_memory_bytes
+    meant = predicted(laptime.workload(network, example=example, mode="inference")).peak_memory_bytes
+    assert found == pytest.approx(meant, rel=0.1)
 
 
 def test_a_run_on_an_unknown_device_corrects_nothing_and_says_so(tmp_path):

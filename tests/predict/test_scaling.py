@@ -20,7 +20,7 @@ from laptime.predict.scaling import (
     scale,
 )
 from laptime.predict.timeline import Played
-from laptime.predict.timing import Step, Timed
+from laptime.predict.timing import PredictedOperation, Step
 from laptime.workload import Operation, Phase
 
 PCIE = Device(
@@ -171,7 +171,7 @@ def test_a_time_and_a_count_of_parameters_make_a_step():
 def operation(phase, layer, span_s, **sizes):
     kind = "optimizer" if phase is Phase.UPDATE else "mm"
     made = Operation(name=kind, kind=kind, phase=phase, layer=layer, dtype="float32", sizes=sizes)
-    return Timed(operation=made, device_s=span_s, span_s=span_s)
+    return PredictedOperation(operation=made, device_s=span_s, span_s=span_s)
 
 
 def test_a_predicted_step_gives_its_gradients_in_the_order_of_the_backward_pass():

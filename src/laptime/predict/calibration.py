@@ -41,9 +41,7 @@ class Calibration:
 
     def bound_us(self, work: Work) -> float:
         """The roofline: the longer of computing and moving, and a launch."""
-        # Torch's default: cuDNN, which convolutions and recurrent layers go through, may use TF32.
-        cudnn = work.kind.startswith(("convolution", "recurrent")) and work.dtype == "float32"
-        peak = self.peaks.get("tf32" if cudnn else work.dtype, self.peaks["float32"])
+        peak = self.peaks.get(work.multiplies_in, self.peaks["float32"])
         return max(work.flops / peak, work.bytes / self.bandwidth) * 1e6 + LAUNCH_US * work.serial
 
     def times_us(self, works: Sequence[Work]) -> NDArray[np.float64]:
@@ -117,12 +115,21 @@ class Calibration:
                 arrays = dict(file.items())
             head = json.loads(str(arrays.pop("head")))
             version = head["laptime_calibration"]
-        except (OSError, ValueError, KeyError, EOFError, BadZipFile, AttributeError) as error:
+        except (OSError, ValueError, KeyError, EOFError, BadZipFile, AttributeError, TypeError) as error:
             raise CalibrationError(
                 f"{path} is no calibration ({error}); make one: laptime calibrate"
             ) from None
         if version != VERSION:
             raise CalibrationError(f"{path} has version {version}, this laptime reads {VERSION}; calibrate")
+        try:
+            return cls._of(head, arrays)
+        except (KeyError, ValueError, TypeError, AttributeError) as error:
+            raise CalibrationError(f"{path} is damaged ({error!r}); calibrate anew") from None
+
+    @classmethod
+    def _of(cls, head: Mapping[str, Any], arrays: dict[str, NDArray[np.generic]]) -> Calibration:
+        if not min(head["bandwidth"], head["peaks"]["float32"]) > 0:  # other types lean on float32
+            raise ValueError("its bandwidth and peak must be above 0")
         found: dict[str, dict[tuple[str, str], Forest]] = {"times": {}, "workspaces": {}}
         for name in sorted({key.rsplit("/", 1)[0] for key in arrays}):
             folder, kind, dtype = name.split("/")

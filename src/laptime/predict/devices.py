@@ -16,11 +16,11 @@ from laptime import hardware
 from laptime.errors import CalibrationError
 from laptime.hardware import Device
 from laptime.predict.calibration import Calibration
+from laptime.predict.features import TYPES as TYPES
 from laptime.predict.features import Work
 from laptime.predict.shares import Shares, shares
 
 SHIPPED = ("h200",)
-TYPES = {"float32": "fp32", "tf32": "tf32", "bfloat16": "bf16", "float16": "fp16"}
 HERE = {"cpu": "cpu", "this-cpu": "cpu", "cuda": "cuda", "this-gpu": "cuda"}
 """Names of the machine at hand -> the type of device whose newest calibration is meant."""
 
@@ -114,8 +114,20 @@ def basis(calibration: Calibration) -> str:
 
 def _newest(kind: str) -> Calibration | None:
     """The last calibration of a CPU or GPU at hand."""
-    found = [calibrated(path.stem) for path in calibrations().glob("*.npz")]
-    mine = [one for one in found if one is not None and one.facts.get("type") == kind]
+    mine: list[Calibration] = []
+    unreadable: CalibrationError | None = None
+    for path in sorted(
+        calibrations().glob("[!.]*.npz")
+    ):  # hidden ones are being written, or were never ended
+        try:
+            found = calibrated(path.stem)
+        except CalibrationError as error:  # of another device, perhaps
+            unreadable = unreadable or error
+            continue
+        if found is not None and found.facts.get("type") == kind:
+            mine.append(found)
+    if not mine and unreadable is not None:
+        raise unreadable
     return max(mine, key=_moment, default=None)
 
 

@@ -13,8 +13,8 @@ from laptime import hardware
 from laptime.hardware import Device
 from laptime.predict import calibration, dataflow, predicting, prediction, scaling, shares, timeline, timing
 from laptime.predict.constants import Constant, of_class, of_module, unit_of
-from laptime.predict.devices import TYPES, Speed, speed_of
-from laptime.predict.features import work
+from laptime.predict.devices import Speed, speed_of
+from laptime.predict.features import TYPES, work
 from laptime.predict.prediction import Prediction
 from laptime.workload import Phase, Workload
 

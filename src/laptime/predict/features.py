@@ -13,6 +13,8 @@ from dataclasses import dataclass
 from laptime.workload import Operation
 from laptime.workload.kinds import flops as count_flops
 
+# Types that products are computed in, by torch's names -> the precisions of `hardware`.
+TYPES = {"float32": "fp32", "tf32": "tf32", "bfloat16": "bf16", "float16": "fp16"}
 BYTES = {"float32": 4, "bfloat16": 2, "float16": 2, "float64": 8, "int64": 8, "bool": 1, "uint8": 1}
 TILES = 32, 64, 128, 256  # of outputs that a matrix kernel computes together, along either side
 
@@ -27,6 +29,12 @@ class Work:
     bytes: int
     vector: tuple[float, ...]
     serial: int = 1  # kernels that wait for each other: the steps of a recurrent layer
+
+    @property
+    def multiplies_in(self) -> str:
+        """The type of its products. Torch's default: cuDNN may use TF32 where cuBLAS may not."""
+        cudnn = self.kind.startswith(("convolution", "recurrent"))
+        return "tf32" if cudnn and self.dtype == "float32" else self.dtype
 
 
 def work(operation: Operation) -> Work:

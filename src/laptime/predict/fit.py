@@ -52,7 +52,7 @@ def _times(found: Sequence[Timed], bare: Calibration) -> Forest:
 def _workspaces(found: Sequence[Timed]) -> Forest | None:
     """Of kinds whose library computes in memory of its own; relative to what the operation moves."""
     told = [row for row in found if row.workspace is not None and row.work.kind.startswith(_LIBRARY)]
-    if len(told) < FEWEST or np.quantile([row.workspace for row in told], 0.9) < SPARE:
+    if len(told) < FEWEST or np.quantile([row.workspace for row in told], SAFE) < SPARE:
         return None
     targets = [np.log(((row.workspace or 0) + SPARE) / (row.work.bytes + SPARE)) for row in told]
     model = _model(len(told), loss="quantile", quantile=SAFE)

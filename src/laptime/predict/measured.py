@@ -25,7 +25,7 @@ OUTSIDE = (Account.DATA_WAIT, Account.COPY, Account.COMMUNICATION, Account.INSTR
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Timed:
+class LayerMedian:
     """Seconds of a layer in a phase: the median over steps, and how far that may be off."""
 
     seconds: float
@@ -42,7 +42,7 @@ class MeasuredStep:
     steps: int
     batch: float | None  # samples of one rank in a typical step
     step_s: Statistics
-    layers: Mapping[tuple[str, Phase], Timed]  # the loss under "", as in a prediction
+    layers: Mapping[tuple[str, Phase], LayerMedian]  # the loss under "", as in a prediction
 
     def phase_s(self, phase: Phase) -> float:
         """All layers together."""
@@ -61,14 +61,14 @@ def measured_step(run: Run) -> MeasuredStep:
     outside = [np.nan_to_num(columns[account.column]) for account in OUTSIDE]
     samples = columns["samples"].astype(np.float64)
     known = samples[~np.isnan(samples)]
-    layers: dict[tuple[str, Phase], Timed] = {}
+    layers: dict[tuple[str, Phase], LayerMedian] = {}
     for one in run.layers(stage):
         if one.layer == OTHER_UNIT:
             continue
         name = "" if one.layer == LOSS_UNIT else one.layer
         for phase, found in zip(Phase, (one.forward, one.backward, one.update), strict=True):
             if found is not None and found.median > 0:
-                layers[name, phase] = Timed(seconds=found.median, error_s=(found.high - found.low) / 2)
+                layers[name, phase] = LayerMedian(seconds=found.median, error_s=(found.high - found.low) / 2)
     if not layers:
         raise PredictionError(f"the run at {shown} was recorded without layers; record it with layers")
     return MeasuredStep(

@@ -24,7 +24,7 @@ from laptime.workload import Phase, Workload
 # takes less than 0.6 of the step (0.09), 59 others, on hosts that differed by a third (0.37), 567 on devices
 # left out of the fit (0.26), 8 on a CPU (0.25). Widened by a fifth where constants were chosen with those
 # rows in sight.
-CALIBRATED, CALIBRATED_HOST, CPU, DATA_SHEET = 0.11, 0.4, 0.3, 0.31
+CALIBRATED, CALIBRATED_HOST, CALIBRATED_CPU, DATA_SHEET = 0.11, 0.4, 0.3, 0.31
 NEAR_HOST = 0.6
 SCALING = 0.15  # more, for several GPUs: their p90, held out by GPU and framework
 BY_DATA_SHEET = "data sheet, and what an H200 takes"
@@ -54,11 +54,11 @@ def predict_all(
             raise PredictionError(f"{name} is {value}; give a number above 0")
     if not workload.operations:
         raise PredictionError(f"{workload.network} computes nothing; give a network with operations")
-    prepared: dict[int, Prepared] = {}  # by the models that devices share
+    prepared: dict[int, Prepared] = {}  # by the calibration that devices share
     found = []
     for device in devices:
         speed = speed_of(device)
-        key = id(speed.calibration.forests)
+        key = id(speed.calibration)  # the caches of `devices` keep it alive
         if key not in prepared:
             prepared[key] = prepare(workload, speed.calibration)
         step = predict_step(prepared[key], speed)
@@ -97,12 +97,7 @@ def _prediction(
     price_per_hour: float | None,
 ) -> Prediction:
     workload = prepared.workload
-    near = step.played.host_s > NEAR_HOST * step.step_s
-    width = (CALIBRATED_HOST if near else CALIBRATED) if rests_on else DATA_SHEET
-    if near:
-        width = max(width, CALIBRATED_HOST)
-    if device.kind == "cpu":
-        width = CPU if rests_on else DATA_SHEET
+    width = _width(device, step, calibrated=rests_on is not None)
     peak = workload.memory.peak if device.kind == "cpu" else prepared.peak_bytes + LIBRARY_BYTES
     phases: dict[Phase, float] = defaultdict(float)
     for one in step.operations:
@@ -131,6 +126,15 @@ def _prediction(
         price_per_hour=price_per_hour,
         watts=device.tdp_w,
     )
+
+
+def _width(device: Device, step: Step, *, calibrated: bool) -> float:
+    """Half of the interval, over the step. On a CPU nobody hands anything over."""
+    if device.kind == "cpu":
+        return CALIBRATED_CPU if calibrated else DATA_SHEET
+    if step.played.host_s > NEAR_HOST * step.step_s:
+        return CALIBRATED_HOST if calibrated else max(CALIBRATED_HOST, DATA_SHEET)
+    return CALIBRATED if calibrated else DATA_SHEET
 
 
 def _layers(workload: Workload, step: Step) -> tuple[LayerTime, ...]:

@@ -30,7 +30,9 @@ SHORT_S = 30e-6  # a few marks: a layer of this length says half of what it seem
 KEPT_PER_DOUBLING = 0.6  # of a correction's logarithm, for every doubling or halving of the batch
 KEPT_ELSEWHERE = 0.7  # on another device, from one whose own bias a calibration has taken out
 KEPT_FROM_DATA_SHEET = 0.5  # from a device known by its data sheet, whose bias is in the correction too
-PIECES = "its operations are a CPU's: attention with dropout and GRUs run in pieces there that a GPU joins"
+CPU_PIECES = (
+    "its operations are a CPU's: attention with dropout and GRUs run in pieces there that a GPU joins"
+)
 WIDTH, WIDTH_PER_DOUBLING = 0.05, 0.05  # of the interval on the same device
 
 
@@ -71,7 +73,7 @@ def predict_run(
     found = measured_step(run)
     asked = _named(_in_mode(workload_of(run), found, mode), run)
     if (run.environment.get("device") or {}).get("type") == "cpu" and device.kind == "gpu":
-        asked = replace(asked, notes=(*asked.notes, PIECES))
+        asked = replace(asked, notes=(*asked.notes, CPU_PIECES))
     correction = correct(asked, found, device_of(run))
     wanted = rescaled(asked, batch) if batch is not None else asked
     return refine(wanted, device, correction, gpus=gpus, **training)
@@ -89,10 +91,15 @@ def _in_mode(workload: Workload, found: MeasuredStep, mode: str | None) -> Workl
         )
     if wanted == workload.mode:
         return workload
-    kept = tuple(one for one in workload.operations if one.phase is Part.FORWARD)
+    # Nothing is kept for a backward pass, and no operation needs more than it reads and writes.
+    kept = tuple(
+        replace(one, alive=min(one.alive, one.moved))
+        for one in workload.operations
+        if one.phase is Part.FORWARD
+    )
     memory = workload.memory
     static = memory.parameters + memory.buffers + memory.inputs
-    largest = max((one.moved for one in kept), default=0)  # no operation needs more than it reads and writes
+    largest = max((one.moved for one in kept), default=0)
     return replace(
         workload,
         mode="inference",

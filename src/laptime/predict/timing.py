@@ -35,7 +35,7 @@ UPDATE_TENSOR_US = 0.6
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Timed:
+class PredictedOperation:
     """An operation with its predicted times, in seconds."""
 
     operation: Operation
@@ -47,7 +47,7 @@ class Timed:
 class Step:
     """A predicted step on one device."""
 
-    operations: tuple[Timed, ...]
+    operations: tuple[PredictedOperation, ...]
     played: Played
 
     @property
@@ -132,7 +132,7 @@ def predict_step(prepared: Prepared, speed: Speed) -> Step:
         device_us[0] += ALONE_STEP_US if alone else 0.0
     played = play(device_us, host_us)
     timed = tuple(
-        Timed(operation=one, device_s=device * 1e-6, span_s=float(span))
+        PredictedOperation(operation=one, device_s=device * 1e-6, span_s=float(span))
         for one, device, span in zip(operations, device_us, played.spans, strict=True)
     )
     return Step(operations=timed, played=played)
