@@ -1,5 +1,7 @@
 """Reading a step: FLOPs, bytes, layers, memory and CUDA's choices, without running or allocating anything."""
 
+import copy
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -11,6 +13,7 @@ from laptime.measure.division import Division
 from laptime.train import target
 from laptime.train.networks.registry import entries
 from laptime.workload import Phase, Workload
+from laptime.workload.rescaling import rescaled
 from laptime.workload.trace import trace
 
 
@@ -115,6 +118,87 @@ def test_autocast_follows_cudas_lists():
         found.setdefault(one.name.removeprefix("aten."), one.dtype)
     assert found["convolution"] == found["addmm"] == found["native_batch_norm"] == "bfloat16"
     assert found["native_layer_norm"] == found["_softmax"] == "float32"
+
+
+IMAGES = nn.Sequential(
+    nn.Conv2d(3, 8, 3, padding=1),
+    nn.BatchNorm2d(8),
+    nn.MaxPool2d(2),
+    nn.Conv2d(8, 8, 3),
+    nn.AvgPool2d(2),
+    nn.Flatten(),
+    nn.Linear(72, 4),
+)
+KINDS_OF_IMAGES = ("convolution", "batch_norm", "pool")
+
+
+@pytest.mark.parametrize("which", ["network", "images"])
+def test_channels_side_by_side_are_told_of_every_operation_that_has_kernels_for_them(which):
+    network, x = copy.deepcopy(IMAGES), torch.randn(2, 3, 16, 16)
+    if which == "network":
+        network = network.to(memory_format=torch.channels_last)
+    else:
+        x = x.to(memory_format=torch.channels_last)
+    found = [one for one in read(network, x).operations if one.kind.startswith(KINDS_OF_IMAGES)]
+    assert {one.kind for one in found} == {
+        kind + way for kind in KINDS_OF_IMAGES for way in ("", "_backward")
+    }
+    assert {one.sizes["last"] for one in found} == {1}
+
+
+def test_channels_one_after_the_other_are_told_too():
+    found = [
+        one
+        for one in read(IMAGES, torch.randn(2, 3, 16, 16)).operations
+        if one.kind.startswith(KINDS_OF_IMAGES)
+    ]
+    assert {one.sizes["last"] for one in found} == {0}
+
+
+@pytest.mark.parametrize("name", ["softmax", "log_softmax"])
+def test_softmax_of_low_precision_widens_without_a_copy_and_narrows_on_the_way_back(name):
+    class Scores(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.linear = nn.Linear(16, 24)
+
+        def forward(self, x):
+            return getattr(F, name)(self.linear(x), dim=-1)
+
+    def squares(network, batch):
+        return network(*batch).square().sum()
+
+    found = read(Scores(), torch.randn(8, 16), precision="bf16", loss=squares).operations
+    kinds = [one.kind for one in found]
+    there, back = (found[kinds.index(kind)] for kind in ("softmax", "softmax_backward"))
+    size = 8 * 24
+    assert (there.name, back.name) == (f"laptime.wide_{name}", f"laptime.wide_{name}_backward")
+    assert (there.dtype, there.read, there.written) == ("float32", 2 * size, 4 * size)
+    assert (back.dtype, back.read, back.written) == ("bfloat16", 2 * 4 * size, 2 * size)
+    assert there.sizes == back.sizes == {"r": 8, "d": 24}
+    assert found[kinds.index("softmax") - 1].name == "aten.addmm"  # no copy between them
+
+
+def test_cross_entropy_of_low_precision_widens_without_a_copy():
+    found = read(nn.Linear(16, 24), torch.randn(8, 16), precision="bf16").operations
+    loss = [one.name for one in found if one.phase is Phase.LOSS and one.kind != "fill"]
+    assert loss == ["laptime.wide_log_softmax", "aten.nll_loss_forward"]
+
+
+@pytest.mark.parametrize("mode", ["training", "inference"])
+@pytest.mark.parametrize("name", ["zener7", "resnet18"])
+def test_what_is_alive_while_an_operation_runs_is_within_the_peak(name, mode):
+    with torch.device("meta"):
+        network, x = target.network(name), torch.empty(4, *entries()[name].input)
+    found = read(network, x, mode=mode)
+    memory = found.memory
+    alive = [one.alive for one in found.operations if one.phase is not Phase.UPDATE]
+    assert all(one.alive >= one.written for one in found.operations if one.name == "aten.convolution")
+    assert memory.static + memory.inputs + max(alive) <= memory.peak
+    assert max(alive) >= memory.activations > 0 if mode == "training" else max(alive) > 0
+    other = rescaled(found, 16)
+    most = max(one.alive for one in other.operations)
+    assert other.memory.static + other.memory.inputs + most <= other.memory.peak
 
 
 def test_operations_belong_to_the_layer_that_takes_them_along():
