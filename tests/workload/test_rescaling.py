@@ -77,6 +77,20 @@ def test_memory_is_near_that_of_tracing_it_anew(kind):
     assert made.peak == pytest.approx(wanted.peak, rel=0.06)
 
 
+@pytest.mark.parametrize(("old", "new"), [(3072, 3), (3, 3072), (21, 3)])
+def test_an_update_that_needs_more_than_the_backward_pass_makes_the_peak(old, new):
+    def peak(batch):
+        with torch.device("meta"):
+            network = nn.Sequential(*(nn.Linear(512, 512) for _ in range(4)))
+            example = torch.empty(batch, 512)
+        return laptime.workload(network, example=example, optimizer="adam")
+
+    made, wanted = rescaled(peak(old), new), peak(new)
+    assert made.memory.peak == pytest.approx(wanted.memory.peak, rel=0.06)
+    static = made.memory.static + made.memory.inputs
+    assert static + max(one.alive for one in made.operations) <= made.memory.peak
+
+
 def test_the_update_and_the_weights_stay_what_they_are():
     small = read("pictures", 8)
     large = rescaled(small, 32)

@@ -303,6 +303,14 @@ def test_a_saved_workload_is_the_same_when_loaded(tmp_path):
     assert Workload.load(tmp_path / "workload.json") == found
 
 
+def test_a_workload_of_another_laptime_may_say_more_of_its_operations():
+    found = read(nn.Linear(4, 4), torch.randn(2, 4))
+    document = found.document()
+    for one in document["operations"]:
+        one["launches"] = 1
+    assert Workload.of(document) == found
+
+
 @pytest.mark.parametrize(
     "content", ["", "[]", "{}", '{"laptime_workload": 99}', '{"laptime_workload": 1}', "\0"]
 )

@@ -101,15 +101,6 @@ KINDS: dict[str, str] = {
 }
 """Torch's name without namespace and overload -> kind."""
 
-LAUNCHES = {
-    "convolution_backward": 2,
-    "batch_norm_backward": 2,
-    "layer_norm_backward": 2,
-    "embedding_backward": 6,  # it sorts
-    "attention_backward": 3,
-}
-"""Kernels of a kind, where they are not one."""
-
 
 def flops(kind: str, sizes: Sizes) -> int:
     """A multiplication and an addition for each product; 0 for what is bound by memory."""

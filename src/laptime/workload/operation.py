@@ -35,7 +35,6 @@ class Operation:
     flops: int = 0
     read: int = 0  # bytes
     written: int = 0
-    launches: int = 1  # kernels
     alive: int = 0  # bytes in tensors while it runs, its results included
     covered: bool = True  # by a formula of its own; else it counts with its bytes alone
 
@@ -53,5 +52,6 @@ class Operation:
 
     @classmethod
     def of(cls, document: Mapping[str, Any]) -> Operation:
-        """From what `document` gave."""
-        return cls(**{**document, "phase": Phase(document["phase"])})
+        """From what `document` gave; what only another laptime keeps is passed over."""
+        known = {name: document[name] for name in cls.__slots__ if name in document}
+        return cls(**known | {"phase": Phase(document["phase"])})

@@ -15,6 +15,7 @@ from math import prod
 from laptime.errors import WorkloadError
 from laptime.workload import kinds
 from laptime.workload.operation import Operation, Phase
+from laptime.workload.optimizers import OPTIMIZERS
 from laptime.workload.workload import Memory, Workload
 
 Grown = tuple[tuple[str, ...], int, int]  # sizes that grow, and the bytes read and written that do not
@@ -29,14 +30,13 @@ def rescaled(workload: Workload, batch: int) -> Workload:
     if batch == workload.batch:
         return workload
     weights = _weights(workload.operations)
-    memory = _memory(workload, batch, weights)
-    grown = _moving(memory) / (_moving(workload.memory) or 1)
+    grown = _grown(workload, batch / workload.batch, weights)
     operations = (_operation(one, workload.batch, batch, weights) for one in workload.operations)
     return replace(
         workload,
         batch=batch,
         operations=tuple(replace(one, alive=int(one.alive * grown)) for one in operations),
-        memory=memory,
+        memory=_memory(workload, batch, grown),
         notes=(*workload.notes, f"sizes of batch {batch} follow from those of batch {workload.batch}"),
     )
 
@@ -80,24 +80,34 @@ def _weights(operations: Iterable[Operation]) -> set[tuple[str, int]]:
     return found
 
 
-def _moving(memory: Memory) -> int:
-    """What comes and goes in a step, at its peak."""
-    return memory.peak - memory.static - memory.inputs
+def _grown(workload: Workload, share: float, weights: set[tuple[str, int]]) -> float:
+    """How much more is alive in a step: activations grow with the batch, gradients of weights do not."""
+    before, after = (_alive(workload, one, weights) for one in (1.0, share))
+    return after / before if before else 1.0
 
 
-def _memory(workload: Workload, batch: int, weights: set[tuple[str, int]]) -> Memory:
-    """Activations and inputs grow with the batch, gradients of weights do not: the peak is of both."""
+def _memory(workload: Workload, batch: int, grown: float) -> Memory:
+    """The peak is in the backward pass, or else in the update, which no batch changes."""
     memory, old = workload.memory, workload.batch
-    static, alive = memory.static, _moving(memory)
+    static, moving = memory.static, memory.peak - memory.static - memory.inputs
     inputs = memory.inputs * batch // old
-    before, after = (_alive(workload, share, weights) for share in (1.0, batch / old))
-    peak = max(int(alive * after / before) if before else alive, memory.gradients)
+    update = memory.gradients * (1 + _temporaries(workload))
+    if moving <= update:  # then the peak says nothing of the backward pass; workloads of old have no other
+        moving = max((one.alive for one in workload.operations), default=0) or moving
+    peak = max(int(moving * grown), update)
     return replace(
         memory,
         inputs=inputs,
         activations=memory.activations * batch // old,
         peak=static + inputs + peak,
     )
+
+
+def _temporaries(workload: Workload) -> int:
+    """Tensors of the parameters' size that live during the update."""
+    update = next(iter(workload.phase(Phase.UPDATE)), None)
+    known = OPTIMIZERS.get(update.name.partition(".")[2]) if update is not None else None
+    return known.temporaries if known is not None else 0
 
 
 def _alive(workload: Workload, share: float, weights: set[tuple[str, int]]) -> float:

@@ -5,7 +5,8 @@ GPU would make (`choices`). So any network can be read anywhere, whatever its si
 `workload` that imports torch.
 """
 
+from laptime.workload.optimizers import OPTIMIZERS
 from laptime.workload.trace.step import trace
-from laptime.workload.trace.updates import OPTIMIZERS, Division
+from laptime.workload.trace.updates import Division
 
 __all__ = ["OPTIMIZERS", "Division", "trace"]

@@ -138,7 +138,6 @@ class Reader(TorchDispatchMode):
             flops=kinds.flops(kind, measured) if kind else 0,
             read=0 if kind == "fill" else _read(kind, inputs, outputs),
             written=sum(map(_bytes, outputs)) or sum(map(_bytes, inputs)),  # without a result: in place
-            launches=kinds.LAUNCHES.get(kind or "", 1),
             alive=self.alive.now,
             covered=kind is not None,
         )

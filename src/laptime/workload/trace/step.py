@@ -14,11 +14,12 @@ from torch.nn.modules.module import register_module_forward_hook, register_modul
 
 from laptime.errors import WorkloadError
 from laptime.workload.operation import Operation, Phase
+from laptime.workload.optimizers import OPTIMIZERS
 from laptime.workload.trace import choices
 from laptime.workload.trace.fakes import fake_mode, fakes, unlogged, without_memory
 from laptime.workload.trace.reader import Alive, Reader, tensors_in
 from laptime.workload.trace.refusals import check_batch, check_loss, refusal
-from laptime.workload.trace.updates import OPTIMIZERS, Division, size_of, updates
+from laptime.workload.trace.updates import Division, size_of, updates
 from laptime.workload.workload import Memory, Optimizer, Workload
 
 DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}

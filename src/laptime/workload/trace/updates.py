@@ -1,4 +1,4 @@
-"""The update of a step, which no network runs itself: what optimizers keep, read and write."""
+"""The update of a step, which no network runs itself: what optimizers read and write."""
 
 from __future__ import annotations
 
@@ -9,18 +9,6 @@ from torch import Tensor
 
 from laptime.workload.operation import Operation, Phase
 from laptime.workload.workload import Optimizer
-
-OPTIMIZERS = {
-    "sgd": Optimizer(name="sgd", state_values=0, passes=3, temporaries=0),
-    "momentum": Optimizer(name="momentum", state_values=1, passes=8, temporaries=0),
-    "rmsprop": Optimizer(name="rmsprop", state_values=1, passes=13, temporaries=1),
-    "adagrad": Optimizer(name="adagrad", state_values=1, passes=10, temporaries=1),
-    "adadelta": Optimizer(name="adadelta", state_values=2, passes=20, temporaries=2),
-    "adam": Optimizer(name="adam", state_values=2, passes=16, temporaries=1),
-    "adamw": Optimizer(name="adamw", state_values=2, passes=18, temporaries=1),
-}
-"""By torch's multi-tensor implementations, which are the default on CUDA: each of their operations reads and
-writes every tensor; fused ones pass fewer times."""
 
 
 class Division(Protocol):
@@ -58,7 +46,6 @@ def update(optimizer: Optimizer, parameters: int, tensors: int, size: int, *, la
         sizes={"params": parameters, "tensors": tensors, "passes": optimizer.passes},
         read=size * optimizer.passes * 5 // 8,
         written=size * optimizer.passes * 3 // 8,
-        launches=0,
     )
 
 
