@@ -311,6 +311,16 @@ def test_a_sweep_of_a_second_has_every_kind(tmp_path):
     assert [one.timed().work for one in again] == [one.timed().work for one in rows]
 
 
+def test_a_workspace_that_nobody_looked_at_is_not_taken_for_none(tmp_path):
+    operation = drawn(FAMILY["mm"])[0].operation()
+    rows = [
+        Row(operation=operation, device_us=5.0, host_us=0.0, calls=3, workspace=size)
+        for size in (None, 0, 4096)
+    ]
+    write_rows(rows, tmp_path / "rows.csv")
+    assert [one.timed().workspace for one in read_rows(tmp_path / "rows.csv")] == [None, 0, 4096]
+
+
 def test_a_sweep_is_the_same_for_the_same_seed():
     families = [FAMILY["mm"]]
 

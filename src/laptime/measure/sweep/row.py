@@ -36,7 +36,7 @@ class Row:
     device_us: float
     host_us: float
     calls: int
-    workspace: int = 0  # bytes; 0 where it was not looked at
+    workspace: int | None = None  # bytes; None where nobody looked
 
     def timed(self) -> Timed:
         """As a model is fitted to it."""
@@ -81,5 +81,5 @@ def read_rows(path: str | Path) -> Iterator[Row]:
                 device_us=float(line["device_us"]),
                 host_us=float(line["host_us"]),
                 calls=int(line["calls"]),
-                workspace=int(line.get("workspace") or 0),
+                workspace=int(line["workspace"]) if line.get("workspace") else None,
             )

@@ -132,7 +132,7 @@ class Sweep:
             operation = case.operation()
             if case.shown is not None or time.perf_counter() - begin < _LONG_S:
                 case.call()  # once more than reading it took: libraries prepare what they will do again
-            workspace = _workspace(case.call) if self.device.type == "cuda" else 0
+            workspace = _workspace(case.call) if self.device.type == "cuda" else None
             taken = self._watch.time(case.call, kept=case.kept)
             yield Row(
                 operation=operation,
