@@ -118,3 +118,16 @@ def test_the_newest_calibration_of_a_cpu_is_meant(calibrations):
         replace(devices.shipped("h200"), device=name, facts=facts).save(calibrations / f"{name}.npz")
     assert devices.device("cpu").name == "this-cpu"
     assert devices.device("cuda").name == "h200"
+
+
+def test_a_sweep_without_a_product_gives_no_peak_of_0():
+    import torch
+
+    from laptime.cli.calibrate import _figures
+    from laptime.measure.sweep import Row
+    from laptime.workload import Operation, Phase
+
+    copied = Operation(name="aten.clone", kind="copy", phase=Phase.FORWARD, layer="", dtype="float32", read=8)
+    row = Row(operation=copied, device_us=1.0, host_us=0.0, calls=3)
+    with pytest.raises(CalibrationError, match="give more --seconds"):
+        _figures([row], torch.device("cpu"))

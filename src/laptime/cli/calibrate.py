@@ -168,6 +168,7 @@ def _known(place: torch.device) -> Device | None:
 
 def _figures(rows: Sequence[Row], place: torch.device) -> dict[str, Any]:
     """What the sweep itself reached: the fastest product, the fastest copy that no cache holds."""
+    from laptime.errors import CalibrationError
     from laptime.measure.environment import device_facts, environment
 
     facts = environment(place)
@@ -178,6 +179,8 @@ def _figures(rows: Sequence[Row], place: torch.device) -> dict[str, Any]:
             reached = row.operation.flops / row.device_us / 1e6
             best[row.operation.dtype] = max(best[row.operation.dtype], reached)
     copies = [row for row in rows if row.operation.kind in ("copy", "elementwise", "fill", "cat")]
+    if not copies or not best["float32"]:
+        raise CalibrationError("no product or no copy was timed; give more --seconds")
     largest = max(row.operation.moved for row in copies)
     speeds = [
         row.operation.moved / row.device_us / 1e3

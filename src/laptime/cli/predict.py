@@ -54,7 +54,8 @@ def predict(
 ) -> None:
     """Predict the time of a training step, layer by layer, without running it.
 
-    The times of an H200 rest on measured operations; those of other devices on their data sheets.
+    Times of an H200, and of what `laptime calibrate` ran on, rest on measured operations; those of other
+    devices on their data sheets and the H200's times.
     """
     counts = _numbers("--gpus", gpus)
     sizes = None if batch is None else _numbers("--batch", batch)

@@ -159,6 +159,6 @@ def _of_calibration(speed: Speed) -> Iterator[Constant]:
 def _of_workload(workload: Workload) -> Iterator[Constant]:
     update = next(iter(workload.phase(Phase.UPDATE)), None)
     if update is not None:
-        source = "torch's multi-tensor implementation (workload.trace.updates)"
+        source = "torch's multi-tensor implementation (workload.optimizers)"
         yield Constant(name=update.name, value=update.sizes["passes"], unit="passes over the parameters",
                        source=source)  # fmt: skip

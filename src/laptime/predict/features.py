@@ -15,7 +15,6 @@ from laptime.workload.kinds import flops as count_flops
 
 # Types that products are computed in, by torch's names -> the precisions of `hardware`.
 TYPES = {"float32": "fp32", "tf32": "tf32", "bfloat16": "bf16", "float16": "fp16"}
-BYTES = {"float32": 4, "bfloat16": 2, "float16": 2, "float64": 8, "int64": 8, "bool": 1, "uint8": 1}
 TILES = 32, 64, 128, 256  # of outputs that a matrix kernel computes together, along either side
 
 
@@ -48,7 +47,7 @@ def work(operation: Operation) -> Work:
     sizes = {**sizes, "log": int("log_softmax" in operation.name)}
     moved = operation.moved
     if kind.startswith("pool"):  # a maximum also writes where it was found: not counted in a sweep
-        moved = (sizes["n"] + sizes["o"]) * BYTES.get(operation.dtype, 4)
+        moved = (sizes["n"] + sizes["o"]) * operation.element_bytes
     return of(kind, operation.dtype, sizes, moved)
 
 

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from laptime.predict.calibration import Calibration
 from laptime.predict.devices import Speed
-from laptime.predict.features import BYTES, Work, of, work
+from laptime.predict.features import Work, of, work
 from laptime.predict.shares import sort_of
 from laptime.predict.timeline import Played, play
 from laptime.workload import Operation, Phase, Workload
@@ -144,7 +144,7 @@ def _parts(operation: Operation) -> Iterator[Work]:
     sizes, dtype = operation.sizes, operation.dtype
     if operation.kind.startswith("convolution") and sizes.get("bias"):
         outputs = sizes["n"] * sizes["o"] * sizes["places"]
-        size = outputs * BYTES.get(dtype, 4)
+        size = outputs * operation.element_bytes
         if operation.kind == "convolution":
             yield of("elementwise", dtype, {"n": outputs, "broadcast": 1}, 2 * size)
         else:

@@ -7,6 +7,9 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
+BYTES = {"float32": 4, "bfloat16": 2, "float16": 2, "float64": 8, "int64": 8, "bool": 1, "uint8": 1}
+"""Of one element, by torch's names of types."""
+
 
 class Phase(StrEnum):
     """When in a step an operation runs."""
@@ -37,6 +40,11 @@ class Operation:
     written: int = 0
     alive: int = 0  # bytes in tensors while it runs, its results included
     covered: bool = True  # by a formula of its own; else it counts with its bytes alone
+
+    @property
+    def element_bytes(self) -> int:
+        """Of one number in the type that it computes in."""
+        return BYTES.get(self.dtype, 4)
 
     @property
     def moved(self) -> int:

@@ -19,7 +19,6 @@ from laptime.workload.optimizers import OPTIMIZERS
 from laptime.workload.workload import Memory, Workload
 
 Grown = tuple[tuple[str, ...], int, int]  # sizes that grow, and the bytes read and written that do not
-_BYTES = {"bfloat16": 2, "float16": 2, "float64": 8}
 _NOTHING: Grown = ((), 0, 0)
 
 
@@ -140,10 +139,6 @@ def _alive(workload: Workload, share: float, weights: set[tuple[str, int]]) -> f
     return most
 
 
-def _size(one: Operation) -> int:
-    return _BYTES.get(one.dtype, 4)
-
-
 def _kernel(one: Operation) -> int:
     sizes = one.sizes
     return sizes["c"] * sizes["o"] // sizes["g"] * sizes["window"]
@@ -164,8 +159,8 @@ _elements = _only("n")
 def _convolution(one: Operation, batch: int) -> Grown:
     if one.sizes["n"] % batch:
         return _NOTHING
-    weight = _kernel(one) * _size(one)
-    bias = one.sizes["o"] * _size(one) * one.sizes.get("bias", 0)
+    weight = _kernel(one) * one.element_bytes
+    bias = one.sizes["o"] * one.element_bytes * one.sizes.get("bias", 0)
     if one.kind == "convolution":
         return ("n",), weight + bias, 0
     return ("n",), weight, weight * one.sizes["to_weight"] + bias
@@ -173,7 +168,7 @@ def _convolution(one: Operation, batch: int) -> Grown:
 
 def _product(one: Operation, batch: int) -> Grown:
     """Rows of a layer's input; of the product that gives its weight's gradient, the depth."""
-    m, k, n = (one.sizes[name] * _size(one) for name in "mkn")
+    m, k, n = (one.sizes[name] * one.element_bytes for name in "mkn")
     transposed = one.phase is Phase.BACKWARD and one.sizes.get("ta", 0)
     order = "kmn" if transposed else "mnk"
     slot = next((name for name in order if one.sizes[name] % batch == 0), None)
@@ -193,7 +188,7 @@ def _batched(one: Operation, batch: int) -> Grown:
 def _rows(one: Operation, batch: int) -> Grown:
     if one.sizes["r"] % batch:
         return _NOTHING
-    scale = 2 * one.sizes["d"] * _size(one) if one.kind.startswith("layer_norm") else 0
+    scale = 2 * one.sizes["d"] * one.element_bytes if one.kind.startswith("layer_norm") else 0
     return ("r",), scale, scale if one.kind == "layer_norm_backward" else 0
 
 
@@ -213,7 +208,7 @@ def _recurrent(one: Operation, batch: int) -> Grown:
         return _NOTHING
     h, directions, gates = (one.sizes[name] for name in ("h", "directions", "gates"))
     further = (one.sizes["l"] - 1) * (h * directions + h + 2)
-    weights = prod((gates, h, directions, one.sizes["i"] + h + 2 + further, _size(one)))
+    weights = prod((gates, h, directions, one.sizes["i"] + h + 2 + further, one.element_bytes))
     return ("b",), weights, weights if one.kind == "recurrent_backward" else 0
 
 
