@@ -64,10 +64,10 @@ def workload(
     *,
     input: Sequence[int] | None = None,
     example: Any = None,
-    batch: int = 1,
+    batch: int | None = None,
     precision: str = "fp32",
     mode: str = "training",
-    optimizer: str = "momentum",
+    optimizer: Any = "momentum",
     loss: Any = None,
     layers: Granularity = "layer",
     name: str = "",
@@ -75,39 +75,34 @@ def workload(
     """What one step of a network asks of any machine, read off it without running or allocating it.
 
     network    a module, on any device, also `meta`
-    input      the shape of one sample without the batch; or
+    input      the shape of one sample without the batch, with batch= (1 if left out); or
     example    a batch: tensors, or a tuple or dict of them
     precision  "fp32" (torch's defaults: TF32 in convolutions), or autocast in "bf16" or "fp16"
     mode       "training" or "inference"
-    loss       a function of (network, batch); by default cross-entropy on the first output
+    optimizer  its name, or one of torch's own
+    loss       a function of (network, batch), the batch a tuple or a dict; by default cross-entropy on the
+               first output, or the loss that the network gives
     """
-    import torch
+    from dataclasses import replace
 
-    from laptime.errors import WorkloadError
     from laptime.measure.division import Division
-    from laptime.workload.trace import trace
+    from laptime.workload.trace import asking, trace
 
-    if (input is None) == (example is None):
-        raise WorkloadError("give the shape of one sample as input=(3, 224, 224), or a batch as example=")
-    if input is not None:
-        if not all(isinstance(size, int) and size > 0 for size in (batch, *input)):
-            raise WorkloadError(
-                f"batch {batch} of input {tuple(input)} holds nothing; give whole numbers above 0"
-            )
-        example = torch.empty((batch, *input), device="meta")
-    given = example if isinstance(example, tuple | list | dict) else (example,)
+    network, notes = asking.module(network)
+    given = asking.batch(network, input, example, batch)
     division = Division(network, granularity=layers, network=0, prefix="", first=0)
     options = {} if loss is None else {"loss": loss}
-    return trace(
+    read = trace(
         network,
         given,
         division=division,
         precision=precision,
         mode=mode,
-        optimizer=optimizer,
+        optimizer=asking.optimizer(optimizer),
         name=name,
         **options,
     )
+    return replace(read, precision=asking.precision(network, precision), notes=(*notes, *read.notes))
 
 
 def predict(
@@ -141,6 +136,10 @@ def predict(
     }
     if isinstance(subject, str | Path):
         path = Path(subject)
+        if not path.exists():
+            raise PredictionError(
+                f"no run and no saved workload is at {path}; give one, or a network (nn.Module) with input="
+            )
         is_run = path.is_dir() or path.name == "run.json"
         subject = load(path) if is_run else Workload.load(path)
     if isinstance(subject, Run):
@@ -157,8 +156,24 @@ def predict(
             raise PredictionError(f"a workload has its {', '.join(options)} already; trace it anew to change")
         asked = subject
     else:
-        asked = workload(subject, **options)
+        asked = workload(subject, **_known(workload, options))
     return predict_workload(asked, devices.device(device), **training)
+
+
+def _known(function: Any, options: Mapping[str, Any]) -> dict[str, Any]:
+    """Options that a function has; another one is told with the nearest."""
+    from difflib import get_close_matches
+    from inspect import signature
+
+    from laptime.errors import PredictionError
+
+    names = [name for name in signature(function).parameters if name != "network"]
+    for name in options:
+        if name not in names:
+            near = get_close_matches(name, [*names, "device", "samples", "epochs", "gpus"], n=1)
+            hint = f"did you mean {near[0]}=?" if near else f"there are {', '.join(names)}"
+            raise PredictionError(f"there is no option {name}=; {hint}")
+    return dict(options)
 
 
 def largest_batch(
@@ -168,8 +183,14 @@ def largest_batch(
 
     `options` are those of `workload`. `batch` is 0 where not even one fits, None where the memory is unknown.
     """
+    from laptime.errors import PredictionError
     from laptime.predict import devices
     from laptime.predict.largest import largest
+
+    unfit = {"batch", "example"} & set(options)
+    if unfit:
+        raise PredictionError(f"the batch is what is asked for; leave out {', '.join(sorted(unfit))}=")
+    options = _known(workload, options)
 
     def read(size: int) -> Workload:
         return workload(network, input=input, batch=size, **options)

@@ -75,8 +75,9 @@ shaped.register_autograd(lambda ctx, gradient: gradient * 2)
 
 
 def told(network, **options):
+    given = {"input": (4,), "batch": None if "example" in options else 2} | options
     with pytest.raises(WorkloadError) as refused:
-        api.workload(network, **{"input": (4,), "batch": 2, **options})
+        api.workload(network, **given)
     line = str(refused.value)
     assert "\n" not in line
     return line
@@ -193,3 +194,65 @@ def test_a_module_that_failed_and_was_forgiven_is_not_blamed_for_the_next_error(
 )
 def test_nonsense_is_one_line_that_says_what_to_change(options, words):
     assert words in told(nn.Linear(4, 4), **options)
+
+
+@pytest.mark.parametrize(
+    ("network", "options", "words"),
+    [
+        (nn.Linear, {"input": (4,)}, "no network"),
+        (5, {"input": (4,)}, "no network"),
+        (nn.Linear(4, 4), {"input": 4}, "input=(3, 224, 224)"),
+        (nn.Linear(4, 4), {"input": (4,), "batch": True}, "whole numbers"),
+        (nn.Linear(4, 4), {"input": (4,), "batch": 2.5}, "whole numbers"),
+        (nn.Linear(4, 4), {"input": (4,), "example": torch.zeros(2, 4)}, "not both"),
+        (nn.Linear(4, 4), {"example": torch.zeros(2, 4), "batch": 8}, "leave out batch="),
+    ],
+)
+def test_what_cannot_be_read_is_told_before_it_is_tried(network, options, words):
+    with pytest.raises(WorkloadError) as refused:
+        api.workload(network, **options)
+    assert words in str(refused.value)
+    assert "\n" not in str(refused.value)
+
+
+def test_a_network_in_half_precision_is_read_in_it():
+    whole, half = (
+        api.workload(net, input=(3, 8, 8), batch=2) for net in (nn.Conv2d(3, 4, 3), nn.Conv2d(3, 4, 3).half())
+    )
+    assert (whole.precision, half.precision) == ("fp32", "fp16")
+    assert half.memory.inputs == whole.memory.inputs // 2
+    assert {one.dtype for one in half.operations if one.kind == "convolution"} == {"float16"}
+
+
+def test_a_compiled_network_is_read_as_it_was_before_and_it_is_said():
+    plain = nn.Sequential(nn.Linear(4, 4), nn.ReLU())
+    compiled = torch.compile(plain)
+    assert api.workload(compiled, input=(4,)).layers == api.workload(plain, input=(4,)).layers
+    assert "compiled" in api.workload(compiled, input=(4,)).notes[0]
+
+
+def test_an_optimizer_of_torch_is_known_by_its_class():
+    network = nn.Linear(4, 4)
+    for made, name in (
+        (torch.optim.AdamW(network.parameters()), "adamw"),
+        (torch.optim.SGD(network.parameters(), lr=1), "sgd"),
+        (torch.optim.SGD(network.parameters(), lr=1, momentum=0.9), "momentum"),
+    ):
+        assert api.workload(network, input=(4,), optimizer=made).operations[-1].name == f"optimizer.{name}"
+    with pytest.raises(WorkloadError, match="LBFGS is not known"):
+        api.workload(network, input=(4,), optimizer=torch.optim.LBFGS(network.parameters()))
+
+
+def test_a_tokenizers_batch_is_a_batch():
+    from collections import UserDict
+
+    class Words(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.embed = nn.Embedding(10, 4)
+
+        def forward(self, input_ids):
+            return self.embed(input_ids)
+
+    batch = UserDict(input_ids=torch.zeros(2, 3, dtype=torch.long))
+    assert api.workload(Words(), example=batch).batch == 2

@@ -13,7 +13,7 @@ from importlib import resources
 from pathlib import Path
 
 from laptime import hardware
-from laptime.errors import CalibrationError
+from laptime.errors import CalibrationError, HardwareError
 from laptime.hardware import Device
 from laptime.predict.calibration import Calibration
 from laptime.predict.features import TYPES as TYPES
@@ -27,6 +27,8 @@ HERE = {"cpu": "cpu", "this-cpu": "cpu", "cuda": "cuda", "this-gpu": "cuda"}
 
 def device(name: str | Path | Device) -> Device:
     """The device of that name, as `hardware.device` finds it; or the calibrated CPU or GPU at hand."""
+    if not isinstance(name, str | Path | Device):
+        raise HardwareError(f"device is {name!r}; give one name of `laptime devices`, a file, or a Device")
     kind = HERE.get(name.lower()) if isinstance(name, str) else None
     if kind is None:
         return hardware.device(name)

@@ -7,9 +7,10 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
+from laptime import hardware
 from laptime.errors import PredictionError
-from laptime.hardware import Device
-from laptime.predict.devices import basis, speed_of
+from laptime.hardware import PRECISIONS, Device
+from laptime.predict.devices import Speed, basis, speed_of
 from laptime.predict.prediction import (
     LIBRARY_BYTES,
     ROUNDING,
@@ -26,7 +27,9 @@ from laptime.workload import Phase, Workload
 # rows in sight.
 CALIBRATED, CALIBRATED_HOST, CALIBRATED_CPU, DATA_SHEET = 0.11, 0.4, 0.3, 0.31
 NEAR_HOST = 0.6
+NEVER_COMPARED = 0.5  # where no device of the architecture was: a guess
 SCALING = 0.15  # more, for several GPUs: their p90, held out by GPU and framework
+MOST_GPUS = 16  # of one node: no larger one is in the measurements
 BY_DATA_SHEET = "data sheet, and what an H200 takes"
 
 
@@ -45,6 +48,10 @@ def predict_all(
     gpus: int = 1,
 ) -> list[Prediction]:
     """The same step on each of several devices; on `gpus` of them in one node, each with its own batch."""
+    if isinstance(gpus, bool) or not isinstance(gpus, int) or not 1 <= gpus <= MOST_GPUS:
+        raise PredictionError(f"gpus is {gpus}; give a whole number from 1 to {MOST_GPUS}, of one node")
+    if gpus > 1 and any(one.kind == "cpu" for one in devices):
+        raise PredictionError("several GPUs of a node are predicted, not several CPUs; use gpus=1")
     if gpus > 1 and workload.mode != "training":
         raise PredictionError(
             "several GPUs exchange gradients, and there are none without training; use gpus=1"
@@ -62,8 +69,8 @@ def predict_all(
         if key not in prepared:
             prepared[key] = prepare(workload, speed.calibration)
         step = predict_step(prepared[key], speed)
-        rests_on = basis(speed.calibration) if speed.measured else None
-        alone = _prediction(prepared[key], device, step, rests_on, samples, epochs, price_per_hour)
+        price = price_per_hour if price_per_hour is not None else _example(device)
+        alone = _prediction(prepared[key], speed, step, samples, epochs, price)
         found.append(_together(alone, step, device, gpus))
     return found
 
@@ -87,17 +94,35 @@ def _together(alone: Prediction, step: Step, device: Device, gpus: int) -> Predi
     )
 
 
+def _example(device: Device) -> float | None:
+    found = hardware.price(device)
+    return None if found is None else found.dollars_per_hour
+
+
+def _notes(workload: Workload, speed: Speed) -> tuple[str, ...]:
+    """What had to be assumed, of the network and of the device."""
+    found = list(workload.notes)
+    lacks = speed.device.peak_of(workload.precision).fallback if workload.precision in PRECISIONS else None
+    if lacks:
+        found.append(f"{speed.device.name} has {lacks}")
+    if speed.shares is not None and not speed.shares.compared:
+        found.append(
+            f"no step on such a device ({speed.device.architecture or 'of no known architecture'}) was ever "
+            "compared with a prediction: its interval is a guess"
+        )
+    return tuple(found)
+
+
 def _prediction(
     prepared: Prepared,
-    device: Device,
+    speed: Speed,
     step: Step,
-    rests_on: str | None,
     samples: int | None,
     epochs: int | None,
     price_per_hour: float | None,
 ) -> Prediction:
-    workload = prepared.workload
-    width = _width(device, step, calibrated=rests_on is not None)
+    workload, device = prepared.workload, speed.device
+    width = _width(speed, step)
     peak = workload.memory.peak if device.kind == "cpu" else prepared.peak_bytes + LIBRARY_BYTES
     phases: dict[Phase, float] = defaultdict(float)
     for one in step.operations:
@@ -119,8 +144,8 @@ def _prediction(
         peak_memory_bytes=peak,
         reserved_memory_bytes=int(peak * (1 if device.kind == "cpu" else ROUNDING)),
         device_memory_bytes=device.memory_bytes,
-        basis=rests_on or BY_DATA_SHEET,
-        notes=workload.notes,
+        basis=basis(speed.calibration) if speed.measured else BY_DATA_SHEET,
+        notes=_notes(workload, speed),
         samples=samples,
         epochs=epochs,
         price_per_hour=price_per_hour,
@@ -128,13 +153,14 @@ def _prediction(
     )
 
 
-def _width(device: Device, step: Step, *, calibrated: bool) -> float:
-    """Half of the interval, over the step. On a CPU nobody hands anything over."""
-    if device.kind == "cpu":
-        return CALIBRATED_CPU if calibrated else DATA_SHEET
-    if step.played.host_s > NEAR_HOST * step.step_s:
-        return CALIBRATED_HOST if calibrated else max(CALIBRATED_HOST, DATA_SHEET)
-    return CALIBRATED if calibrated else DATA_SHEET
+def _width(speed: Speed, step: Step) -> float:
+    """Half of the interval, over the step."""
+    if speed.shares is not None:
+        own = DATA_SHEET if speed.shares.compared else NEVER_COMPARED
+    else:
+        own = CALIBRATED if speed.hosted else CALIBRATED_CPU
+    near = speed.hosted and step.played.host_s > NEAR_HOST * step.step_s
+    return max(own, CALIBRATED_HOST) if near else own
 
 
 def _layers(workload: Workload, step: Step) -> tuple[LayerTime, ...]:
@@ -156,8 +182,13 @@ def _bottleneck(step: Step) -> str:
     """What more of would shorten the step most."""
     idle = 1 - step.played.busy_s / step.step_s
     if idle > 0.2:
-        return f"the host: the device waits for it {idle:.0%} of the time; a larger batch costs little"
+        more = "; a larger batch costs little" if idle > 0.5 else ""
+        return f"the host: the device waits for it {idle:.0%} of the time{more}"
+    host = step.played.host_s / step.step_s
+    near = f"; the host takes {host:.0%} of the step beside it" if host > NEAR_HOST else ""
     compute = sum(one.device_s for one in step.operations if one.operation.flops)
     if compute > 0.5 * step.played.busy_s:
-        return f"matrix products and convolutions: {compute / step.played.busy_s:.0%} of the device's time"
-    return f"memory traffic: {1 - compute / step.played.busy_s:.0%} of the device's time"
+        share, what = compute / step.played.busy_s, "matrix products and convolutions"
+    else:
+        share, what = 1 - compute / step.played.busy_s, "memory traffic"
+    return f"{what}: {share:.0%} of the device's time{near}"

@@ -28,6 +28,7 @@ from laptime.workload.rescaling import rescaled
 LARGEST = 4.0  # a layer's factor beyond this, or below its inverse, is taken for an accident
 SHORT_S = 30e-6  # a few marks: a layer of this length says half of what it seems to
 KEPT_PER_DOUBLING = 0.6  # of a correction's logarithm, for every doubling or halving of the batch
+USUAL = 0.3  # logarithm of a correction that the errors of predictions explain
 KEPT_ELSEWHERE = 0.7  # on another device, from one whose own bias a calibration has taken out
 KEPT_FROM_DATA_SHEET = 0.5  # from a device known by its data sheet, whose bias is in the correction too
 CPU_PIECES = (
@@ -50,10 +51,17 @@ class Correction:
     noise: float  # half the interval of the measured step, over it
 
     def kept(self, device: Device, batch: int) -> float:
-        """The share of a correction's logarithm that counts on a device at a batch size."""
-        if self.device is None:
+        """The share of a correction's logarithm that counts on a device at a batch size.
+
+        What fades with the batch is as large as predictions usually err; a step that took three times as long
+        has a reason, such as fewer threads, that another batch size does not take away.
+        """
+        if self.device is None or (self.device.kind == "cpu") != (device.kind == "cpu"):
             return 0.0
         far = math.pow(KEPT_PER_DOUBLING, abs(math.log2(batch / self.batch)))
+        size = abs(math.log(self.whole))
+        if size > USUAL:
+            far = (size - USUAL + USUAL * far) / size
         if device.name == self.device.name:
             return far
         measured = speed_of(self.device).measured
@@ -171,7 +179,7 @@ def refine(
         host_s=plain.host_s,
         phases=_phases(plain, layers),
         layer_times=layers,
-        basis=f"{plain.basis}, refined by run {correction.run}",
+        basis=f"{plain.basis}, refined by run {correction.run}" if kept else plain.basis,
         notes=(*together.notes, _said(device, correction, kept)),
     )
 
@@ -206,7 +214,8 @@ def _width(plain: Prediction, device: Device, correction: Correction) -> float:
     if correction.device is None or device.name != correction.device.name:
         return own
     doublings = abs(math.log2(plain.batch / correction.batch))
-    return min(own, WIDTH + WIDTH_PER_DOUBLING * doublings + correction.noise)
+    odd = max(0.0, abs(math.log(correction.whole)) - USUAL) * min(1.0, doublings)
+    return min(own, WIDTH + WIDTH_PER_DOUBLING * doublings + correction.noise) + odd
 
 
 def _times(prediction: Prediction) -> dict[tuple[str, Phase], float]:
@@ -223,6 +232,9 @@ def _bounded(factor: float) -> float:
 
 def _said(device: Device, correction: Correction, kept: float) -> str:
     assert correction.device is not None
+    if not kept:
+        kinds = f"what a {correction.device.kind.upper()} took says nothing of a {device.kind.upper()}"
+        return f"run {correction.run} corrects nothing here: {kinds}"
     where = "" if device.name == correction.device.name else f" on {correction.device.name}"
     took = f"the run took {correction.took:.3g} times what is predicted for it{where}"
     return took if kept == 1 else f"{took}; {kept:.0%} of that correction is carried over"

@@ -89,6 +89,13 @@ _AMD = "product, matrix"
 SAME = Constants(bound={_AMD: GPU.bound[_AMD]}, excess={_AMD: GPU.excess[_AMD]}, throttle=GPU.throttle)
 
 
+# Of which steps were compared with what came out; elsewhere nobody knows how right it is.
+COMPARED = (
+    *("kepler", "maxwell", "pascal", "volta", "turing", "ampere", "ada", "blackwell"),
+    *("cdna", "cdna2", "cascade-lake", "alder-lake"),
+)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Parts:
     """Operations on a device before any constant, each in microseconds."""
@@ -127,6 +134,11 @@ class Shares:
     device: Device
     traits: Traits
     constants: Constants
+
+    @property
+    def compared(self) -> bool:
+        """Whether a device of its architecture, and with such memory, was ever compared."""
+        return self.device.architecture in COMPARED and self.constants is not SAME
 
     def times_us(self, sorts: Sequence[str], works: Sequence[Work], measured_us: Floats) -> Floats:
         """Microseconds on the device, from those on an H200; `sorts` are those of `sort_of`."""

@@ -23,6 +23,7 @@ from laptime.workload import Operation, Phase, Workload
 HOST_SHARE = 0.72  # of the sweep's time
 HOST_OPERATION = 0.85
 HOST_STEP = 75.0
+HOST_PASS = 12.0  # of a forward pass without training: no zero_grad, loss or optimizer; not measured
 HOST_UPDATE = 20.0
 # A CPU hands its operations over itself: modules, autograd and Python between them. By eye, on a network of
 # 45 operations that two cores ran in 6 ms, 2.6 more than its operations take by themselves.
@@ -32,6 +33,9 @@ ALONE_STEP_US = 300.0
 # `h200_measured.csv`.
 UPDATE_SHARE = 0.78
 UPDATE_TENSOR_US = 0.6
+
+# What is no layer's: the host between two steps, where the device has to wait for it.
+BETWEEN = Operation(name="host.step", kind="host", phase=Phase.FORWARD, layer="(host)", dtype="float32")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,15 +114,16 @@ def _peak(
 def predict_step(prepared: Prepared, speed: Speed) -> Step:
     """Play a step through: what the device works off while the host hands over."""
     times = prepared.for_speed(speed)
-    operations, device_us, host_us = [], [], []
     alone = speed.calibration.host_is_device
+    unit = _unit_us(speed.calibration) if speed.hosted else 0.0
+    once = HOST_STEP if prepared.workload.mode == "training" else HOST_PASS
+    operations, device_us, host_us = [BETWEEN], [ALONE_STEP_US if alone else 0.0], [once * unit]
     at = 0
     for (one, count), handed in zip(prepared.kernels, prepared.host_us, strict=True):
         operations.append(one)
         device_us.append(float(times[at : at + count].sum()) + (ALONE_OPERATION_US if alone else 0.0))
         host_us.append(handed if speed.hosted else 0.0)
         at += count
-    unit = _unit_us(speed.calibration) if speed.hosted else 0.0
     updates = [one for one in prepared.workload.operations if one.phase is Phase.UPDATE]
     if updates:
         whole = update_us(updates, speed)
@@ -127,9 +132,6 @@ def predict_step(prepared: Prepared, speed: Speed) -> Step:
             operations.append(one)
             device_us.append(whole * one.moved / moved)  # allocated by bytes: torch updates all at once
             host_us.append(HOST_UPDATE * unit if index == 0 else 0.0)
-    if host_us:
-        host_us[0] += HOST_STEP * unit
-        device_us[0] += ALONE_STEP_US if alone else 0.0
     played = play(device_us, host_us)
     timed = tuple(
         PredictedOperation(operation=one, device_s=device * 1e-6, span_s=float(span))

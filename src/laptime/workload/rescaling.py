@@ -28,6 +28,10 @@ def rescaled(workload: Workload, batch: int) -> Workload:
         raise WorkloadError(f"batch is {batch}; give a whole number above 0")
     if batch == workload.batch:
         return workload
+    if workload.batch == 1:  # which divides every size, those of weights too
+        raise WorkloadError(
+            "of a step with one sample nobody can tell what grows with the batch; read or record one with two"
+        )
     weights = _weights(workload.operations)
     grown = _grown(workload, batch / workload.batch, weights)
     operations = (_operation(one, workload.batch, batch, weights) for one in workload.operations)
