@@ -3,7 +3,7 @@
 import pytest
 
 from laptime.errors import PredictionError
-from laptime.predict.choosing import cheapest_within, fastest_under
+from laptime.predict.choosing import cheapest_within, choose, fastest_under
 from laptime.predict.prediction import Prediction
 
 
@@ -79,11 +79,39 @@ def test_an_interval_that_reaches_beyond_the_limit_is_told():
 
 @pytest.mark.parametrize("limit", [0, -1, float("nan"), float("inf")])
 def test_a_limit_is_a_number_above_0(limit):
-    for choose in (cheapest_within, fastest_under):
+    for limited in (cheapest_within, fastest_under):
         with pytest.raises(PredictionError, match="above 0"):
-            choose([SLOW], limit)
+            limited([SLOW], limit)
 
 
 def test_a_choice_needs_the_whole_training():
     with pytest.raises(PredictionError, match="samples and epochs"):
         cheapest_within([made("slow", 1, epochs=None)], 3)
+
+
+def test_both_limits_hold_at_once_and_the_cheapest_of_them_is_taken():
+    choice = choose([FAST, SLOW, MIDDLE], within=5, under=10)
+    assert (choice.chosen, choice.runner_up, choice.by) == (MIDDLE, None, "dollars")
+    assert choice.wanted == "the cheapest within 5 h and under $10"
+    assert [choice.qualifies(one) for one in (FAST, SLOW, MIDDLE)] == [False, False, True]
+    assert (
+        choose([FAST, SLOW], within=5, under=10).closest is FAST
+    )  # 1.2 times the price, not 2 times the hours
+
+
+def test_what_qualifies_ranks_first_and_of_equal_ones_the_cheaper():
+    dear = made("dear", 4, 9.0)
+    choice = fastest_under([dear, SLOW, MIDDLE], 40)
+    assert sorted([dear, SLOW, MIDDLE], key=choice.rank) == [MIDDLE, dear, SLOW]
+    assert choice.chosen is MIDDLE
+    small = made("small", 1, 0.1, memory=2)
+    assert sorted([small, FAST, MIDDLE], key=cheapest_within([small, FAST, MIDDLE], 2).rank) == [
+        FAST,
+        MIDDLE,
+        small,
+    ]
+
+
+def test_short_trainings_have_minutes_and_cents_that_count():
+    assert "15.0 min, $0.025" in cheapest_within([made("slow", 0.25, 0.1)], 1).why
+    assert "3.6 s, $0.00010" in cheapest_within([made("slow", 0.001, 0.1)], 1).why

@@ -66,7 +66,7 @@ def test_everything_that_was_taken_for_granted_is_told():
         ({"remote": "10GbE"}, "bytes of a stored sample"),
         ({"direct": True}, "samples of its own"),
         ({"storage": "floppy", "sample_bytes": 1.0}, "no storage is called 'floppy'"),
-        ({"storage": "0xnvme", "sample_bytes": 1.0}, "drives is 0"),
+        ({"storage": "0xnvme", "sample_bytes": 1.0}, "no drives"),
         ({"link": "string"}, "no link is called 'string'"),
         ({"decode_rate": 0.0}, "moves 0"),
         ({"decode_rate": -5.0}, "moves -5"),

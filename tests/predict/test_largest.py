@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from laptime import hardware
 from laptime.errors import PredictionError, WorkloadError
-from laptime.predict.largest import READINGS, largest
+from laptime.predict.largest import MOST, READINGS, largest
 from laptime.predict.predicting import predict
 from laptime.workload import Memory, Operation, Phase, Workload
 
@@ -139,3 +139,22 @@ def test_samples_and_price_reach_the_prediction():
 def test_a_start_of_0_is_refused():
     with pytest.raises(PredictionError, match="at least 1"):
         largest(reading(lambda batch: batch)[0], [GPU], start=0)
+
+
+@pytest.mark.parametrize("start", [32, MOST])
+def test_where_the_search_itself_ends_more_might_fit(start):
+    (found,) = largest(reading(lambda batch: 100 * batch)[0], [GPU], start=start)
+    assert found.batch >= MOST
+    assert not found.exact
+
+
+def test_another_way_to_predict_a_step_is_asked_with_the_training():
+    seen = []
+
+    def step(asked, devices, **training):
+        seen.append(training)
+        return [replace(predict(asked, one), bottleneck="mine") for one in devices]
+
+    (found,) = largest(reading(lambda batch: 1e7 * batch)[0], [GPU], step=step, samples=7)
+    assert found.prediction.bottleneck == "mine"
+    assert seen[0] == {"samples": 7}

@@ -7,7 +7,7 @@ epochs, which large ones often do not.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -21,6 +21,8 @@ class Choice:
 
     wanted: str
     by: Literal["dollars", "hours"]  # what is to be least
+    within_hours: float | None
+    under_dollars: float | None
     chosen: Prediction | None
     runner_up: Prediction | None
     closest: Prediction | None  # only where none was chosen
@@ -28,20 +30,60 @@ class Choice:
     left_out: tuple[str, ...]  # why others were not considered, in words
     why: str
 
+    @property
+    def limits(self) -> str:
+        """In words."""
+        return _limits(self.within_hours, self.under_dollars)
+
+    def qualifies(self, one: Prediction) -> bool:
+        """Whether it fits, has a price and keeps within every limit."""
+        return _able(one) and _excess(one, self.within_hours, self.under_dollars) <= 1
+
+    def rank(self, one: Prediction) -> tuple[float, ...]:
+        """What qualifies comes first, the best of it before the rest; then what misses the limits least."""
+        excess = _excess(one, self.within_hours, self.under_dollars)
+        best = _best(one, self.by)
+        return (0.0, *best) if self.qualifies(one) else (1.0, float(not _able(one)), excess, *best)
+
 
 def cheapest_within(found: Sequence[Prediction], hours: float) -> Choice:
     """The cheapest that finishes the whole training within so many hours."""
-    _above_0("within", hours)
-    return _choose(
-        found, f"the cheapest within {hours:g} h", limited=_hours, limit=hours, unit="h", ranked=_dollars
-    )
+    return choose(found, within=hours)
 
 
 def fastest_under(found: Sequence[Prediction], dollars: float) -> Choice:
     """The fastest whose whole training costs at most so many dollars."""
-    _above_0("under", dollars)
-    return _choose(
-        found, f"the fastest under ${dollars:g}", limited=_dollars, limit=dollars, unit="$", ranked=_hours
+    return choose(found, under=dollars)
+
+
+def choose(found: Sequence[Prediction], *, within: float | None = None, under: float | None = None) -> Choice:
+    """The cheapest within the hours, the fastest under the price; with both limits, the cheapest of both."""
+    for name, limit in (("within", within), ("under", under)):
+        if limit is not None:
+            _above_0(name, limit)
+    by: Literal["dollars", "hours"] = "hours" if within is None else "dollars"
+    wanted = f"the {'cheapest' if by == 'dollars' else 'fastest'} {_limits(within, under)}"
+    if any(one.training_s is None for one in found):
+        raise PredictionError(f"{wanted} needs the whole training; give samples and epochs")
+    able = [one for one in found if _able(one)]
+    good = [one for one in able if _excess(one, within, under) <= 1]
+    good.sort(key=lambda one: _best(one, by))
+    chosen = good[0] if good else None
+    closest = None if good else min(able, key=lambda one: _nearest(one, within, under, by), default=None)
+    runner_up = None
+    if chosen is not None:  # another device tells more than the batch next to it
+        runner_up = next((one for one in good if one.device != chosen.device), good[1] if good[1:] else None)
+    return Choice(
+        wanted=wanted,
+        by=by,
+        within_hours=within,
+        under_dollars=under,
+        chosen=chosen,
+        runner_up=runner_up,
+        closest=closest,
+        considered=len(able),
+        left_out=_left_out(found),
+        why=_why(chosen, runner_up, closest, within, under),
     )
 
 
@@ -53,46 +95,31 @@ def configuration(one: Prediction) -> str:
 
 def totals(one: Prediction) -> str:
     """The hours and dollars of its training."""
-    return f"{_hours(one):,.2f} h, ${_dollars(one):,.2f}"
+    return f"{duration(_hours(one))}, {money(_dollars(one))}"
 
 
-def _choose(
-    found: Sequence[Prediction],
-    wanted: str,
-    *,
-    limited: Callable[[Prediction], float],
-    limit: float,
-    unit: str,
-    ranked: Callable[[Prediction], float],
-) -> Choice:
-    if any(one.training_s is None for one in found):
-        raise PredictionError(f"{wanted} needs the whole training; give samples and epochs")
-    able = [one for one in found if one.fits and one.dollars is not None]
-    good = sorted((one for one in able if limited(one) <= limit), key=lambda one: (ranked(one), limited(one)))
-    chosen = good[0] if good else None
-    closest = None if good else min(able, key=limited, default=None)
-    runner_up = None
-    if chosen is not None:  # another device tells more than the batch next to it
-        runner_up = next((one for one in good if one.device != chosen.device), good[1] if good[1:] else None)
-    return Choice(
-        wanted=wanted,
-        by="dollars" if unit == "h" else "hours",
-        chosen=chosen,
-        runner_up=runner_up,
-        closest=closest,
-        considered=len(able),
-        left_out=_left_out(found),
-        why=_why(chosen, runner_up, closest, limited, limit, unit),
-    )
+def duration(hours: float) -> str:
+    """Hours; of what is shorter, minutes or seconds."""
+    if hours >= 1:
+        return f"{hours:,.2f} h"
+    return f"{hours * 60:.1f} min" if hours * 60 >= 1 else f"{hours * 3600:.2g} s"
+
+
+def money(dollars: float) -> str:
+    """Dollars and cents; of what is less, two digits that count."""
+    return f"${dollars:,.2f}" if dollars >= 0.1 or dollars == 0 else f"${dollars:.{_decimals(dollars)}f}"
+
+
+def _decimals(dollars: float) -> int:
+    return 1 - math.floor(math.log10(dollars))
 
 
 def _why(
     chosen: Prediction | None,
     runner_up: Prediction | None,
     closest: Prediction | None,
-    limited: Callable[[Prediction], float],
-    limit: float,
-    unit: str,
+    within: float | None,
+    under: float | None,
 ) -> str:
     if chosen is None:
         if closest is None:
@@ -102,11 +129,41 @@ def _why(
     words += (
         f"; next is {configuration(runner_up)}: {totals(runner_up)}" if runner_up else "; no other qualifies"
     )
-    latest = limited(chosen) * chosen.interval_s[1] / chosen.step_s
-    if latest > limit:
-        at = f"{latest:,.2f} h" if unit == "h" else f"${latest:,.2f}"
-        words += f"; at the end of its interval it would be {at}, beyond the limit"
+    late = chosen.interval_s[1] / chosen.step_s
+    beyond = []
+    if within is not None and _hours(chosen) * late > within:
+        beyond.append(duration(_hours(chosen) * late))
+    if under is not None and _dollars(chosen) * late > under:
+        beyond.append(money(_dollars(chosen) * late))
+    if beyond:
+        words += f"; at the end of its interval it would be {' and '.join(beyond)}, beyond the limit"
     return words
+
+
+def _limits(within: float | None, under: float | None) -> str:
+    told = [] if within is None else [f"within {within:g} h"]
+    return " and ".join(told + ([] if under is None else [f"under ${under:g}"]))
+
+
+def _able(one: Prediction) -> bool:
+    return one.fits is True and one.dollars is not None
+
+
+def _excess(one: Prediction, within: float | None, under: float | None) -> float:
+    """The most that a limit is used up; above 1 it is not kept."""
+    used = [0.0 if within is None else _hours(one) / within, 0.0 if under is None else _dollars(one) / under]
+    return max(used)
+
+
+def _best(one: Prediction, by: Literal["dollars", "hours"]) -> tuple[float, float]:
+    """Of equal hours the cheaper comes first, of equal dollars the faster."""
+    return (_dollars(one), _hours(one)) if by == "dollars" else (_hours(one), _dollars(one))
+
+
+def _nearest(
+    one: Prediction, within: float | None, under: float | None, by: Literal["dollars", "hours"]
+) -> tuple[float, ...]:
+    return (_excess(one, within, under), *_best(one, by))
 
 
 def _left_out(found: Sequence[Prediction]) -> tuple[str, ...]:

@@ -125,6 +125,8 @@ def _drives(given: str | Storage | None) -> tuple[int, Storage | None]:
     if given is None or isinstance(given, Storage):
         return 1, given
     several = re.fullmatch(r"(\d+)\s*[x×*]\s*(.+)", given)
+    if several and not int(several[1]):
+        raise PredictionError(f"{given} is a RAID 0 of no drives; give 1 or more")
     return (int(several[1]), storage(several[2])) if several else (1, storage(given))
 
 

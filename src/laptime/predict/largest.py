@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 from laptime.errors import PredictionError, WorkloadError
@@ -63,7 +63,7 @@ class _Search:
         if len(self.needs) < 2:
             return start if not self.needs else 2 * start
         low, high = max(self.fitting, default=0), min(self.too_large, default=MOST + 1)
-        if high == low + 1:
+        if high <= low + 1:
             return None
         one, other = self._line()
         slope = (self.needs[other] - self.needs[one]) / (other - one)
@@ -93,9 +93,14 @@ class _Search:
 
 
 def largest(
-    read: Callable[[int], Workload], devices: Sequence[Device], *, start: int = START, **training: Any
+    read: Callable[[int], Workload],
+    devices: Sequence[Device],
+    *,
+    start: int = START,
+    step: Callable[..., list[Prediction]] = predict_all,
+    **training: Any,
 ) -> list[Largest]:
-    """The largest batch of each device. `read` gives the workload of a batch; `training` goes to `predict`.
+    """The largest batch of each device. `read` gives the workload of a batch; `training` goes to `step`.
 
     Devices share readings. A batch that cannot be read, as batch norms of one sample cannot, does not fit.
     """
@@ -115,12 +120,15 @@ def largest(
             else:
                 wanted.setdefault(batch, []).append(search)
         for batch, group in wanted.items():
-            _look(reading, batch, group, training)
+            _look(reading, batch, group, partial(step, **training))
     return [_answer(one, searches.get(one.name), one.name not in open_) for one in devices]
 
 
 def _look(
-    read: Callable[[int], Workload], batch: int, group: Sequence[_Search], training: dict[str, Any]
+    read: Callable[[int], Workload],
+    batch: int,
+    group: Sequence[_Search],
+    step: Callable[..., list[Prediction]],
 ) -> None:
     try:
         workload = read(batch)
@@ -130,7 +138,7 @@ def _look(
         for search in group:
             search.needs[batch] = math.inf
         return
-    made = predict_all(workload, [search.device for search in group], **training)
+    made = step(workload, [search.device for search in group])
     for search, one in zip(group, made, strict=True):
         search.needs[batch] = one.reserved_memory_bytes
         search.made[batch] = one
@@ -140,11 +148,11 @@ def _answer(device: Device, search: _Search | None, closed: bool) -> Largest:
     if search is None:
         return Largest(device=device.name, batch=None, prediction=None, readings=0, exact=False)
     batch = max(search.fitting, default=0)
-    neighbours = batch + 1 in search.needs or batch == MOST
+    bounded = batch + 1 in search.needs or (closed and batch < MOST)  # at MOST nobody looked further
     return Largest(
         device=device.name,
         batch=batch,
         prediction=search.made.get(batch),
         readings=len(search.needs),
-        exact=closed or neighbours or search.settled(),
+        exact=bounded or search.settled(),
     )
