@@ -24,6 +24,8 @@ from laptime.train.networks.registry import entry
 from laptime.train.target import network as build
 
 ZOO = (("zener4", 32), ("alexnet", 16), ("resnet18", 8), ("vgg11", 4), ("fcn5", 64))
+# Of transformers, at 64 pixels. These were looked at only after everything was settled.
+VISION = ("MobileNetV2", "ViT", "ConvNext")
 WARM_UP_S = 2.0
 TRIES = 4
 STEADY = 0.2  # of the median: a wider middle half is another process, not the network
@@ -47,7 +49,9 @@ def subjects(device: torch.device) -> list[Callable[[], Subject]]:
         lambda name=name, size=size: _of_zoo(name, size, device)  # type: ignore[misc]
         for name, size in ZOO
     ]
-    return [*made, lambda: _bert(device, 0.1), lambda: _bert(device, 0.0), lambda: _gpt2(device)]
+    words = [lambda: _bert(device, 0.1), lambda: _bert(device, 0.0), lambda: _gpt2(device)]
+    unseen = [lambda name=name: _vision(name, device) for name in VISION]  # type: ignore[misc]
+    return [*made, *words, *unseen]
 
 
 def _of_zoo(name: str, size: int, device: torch.device) -> Subject:
@@ -99,6 +103,28 @@ def _gpt2(device: torch.device) -> Subject:
         name="gpt2 4x256 b4 s256, attention without dropout",
         network=_on(device, transformers.GPT2LMHeadModel(config)),
         batch={"input_ids": ids, "labels": ids},
+        loss=_own_loss,
+    )
+
+
+def _vision(name: str, device: torch.device) -> Subject:
+    import transformers
+
+    sizes = {"hidden_size": 192, "num_hidden_layers": 6, "num_attention_heads": 3, "intermediate_size": 768}
+    options = {
+        "MobileNetV2": {"image_size": 64},
+        "ViT": {"image_size": 64, "patch_size": 8, **sizes},
+        "ConvNext": {"image_size": 64, "depths": [2, 2, 4, 2], "hidden_sizes": [48, 96, 192, 384]},
+    }[name]
+    config = getattr(transformers, f"{name}Config")(**options, num_labels=10)
+    network = getattr(transformers, f"{name}ForImageClassification")(config)
+    return Subject(
+        name=f"{name} of transformers, b16, never looked at before",
+        network=_on(device, network),
+        batch={
+            "pixel_values": torch.randn(16, 3, 64, 64, device=device),
+            "labels": torch.randint(10, (16,), device=device),
+        },
         loss=_own_loss,
     )
 

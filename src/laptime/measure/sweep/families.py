@@ -25,7 +25,7 @@ class Family:
 
 
 FAMILIES = (
-    Family(name="convolution", make=convolving.convolution, share=6),
+    Family(name="convolution", make=convolving.convolution, share=10),
     Family(name="pool", make=convolving.pool, share=2),
     Family(name="mm", make=multiplying.mm, share=6),
     Family(name="bmm", make=multiplying.bmm, share=2),

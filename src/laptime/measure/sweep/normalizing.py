@@ -22,7 +22,7 @@ def batch_norm(supply: Supply, dtype: torch.dtype) -> list[Case]:
     draw = supply.draw
     n, c, side = draw.batch(), draw.width(8, 2048), draw.side(2, 128)
     supply.check(elements=6.0 * n * c * side * side)
-    last = draw.chance(LAST)
+    last = draw.chance(LAST[supply.device.type])
     x, gradient = (image(supply, (n, c, side, side), dtype, last=last) for _ in range(2))
     # Autocast leaves a norm's own parameters in float32.
     weight, bias = (supply.take((c,), torch.float32) for _ in range(2))

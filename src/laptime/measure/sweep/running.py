@@ -19,7 +19,7 @@ from laptime.measure.sweep.watch import Call, Watch, watch_for
 
 LARGEST_S = {"cpu": 0.05, "cuda": 0.02}  # by the device's peak: real operations take up to twice as long
 STORE_BYTES = {"cpu": 1 << 30, "cuda": 4 << 30}
-LOW_SHARE = {"cpu": 0.2, "cuda": 0.5}  # of draws in bfloat16, where the device computes in it
+LOW_SHARE = {"cpu": 0.1, "cuda": 0.5}  # of draws in bfloat16, where the device computes in it
 _TRIES = 50
 _LONG_S = 0.02
 _UNEASY = 1.3
