@@ -50,7 +50,7 @@ def subjects(device: torch.device) -> list[Callable[[], Subject]]:
         for name, size in ZOO
     ]
     words = [lambda: _bert(device, 0.1), lambda: _bert(device, 0.0), lambda: _gpt2(device)]
-    unseen = [lambda name=name: _vision(name, device) for name in VISION]  # type: ignore[misc]
+    unseen = [lambda name=name: _vision(name, device) for name in VISION]
     return [*made, *words, *unseen]
 
 
@@ -111,7 +111,7 @@ def _vision(name: str, device: torch.device) -> Subject:
     import transformers
 
     sizes = {"hidden_size": 192, "num_hidden_layers": 6, "num_attention_heads": 3, "intermediate_size": 768}
-    options = {
+    options: dict[str, Any] = {
         "MobileNetV2": {"image_size": 64},
         "ViT": {"image_size": 64, "patch_size": 8, **sizes},
         "ConvNext": {"image_size": 64, "depths": [2, 2, 4, 2], "hidden_sizes": [48, 96, 192, 384]},
