@@ -1,0 +1,274 @@
+"""The steps of a recording: where each begins and ends, and what it carries: nothing, layers or kernels."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+
+from laptime.errors import RecordingError
+from laptime.measure.arguments import batch_size
+from laptime.measure.budget import Budget
+from laptime.measure.clocks import Clock, Stamp
+from laptime.measure.instruments import Instruments, Seen
+from laptime.measure.kernels import KernelTracer
+from laptime.measure.network_files import NetworkFiles
+from laptime.measure.settling import Settling
+from laptime.measure.summary import Facts
+from laptime.measure.timeline import DATA_WAIT, HOST, RawStep, Timeline
+from laptime.measure.watch import Watch
+from laptime.record import Stage
+
+LOGGED = ("loss", "top1", "topn")
+
+
+class Steps:
+    """Cuts a recording into steps. A `Recorder` is one instead of holding one: a lap is a single call."""
+
+    # There once the recording has started.
+    timeline: Timeline
+    instruments: Instruments
+    watch: Watch
+    _clock_in_use: Clock
+    _tracer: KernelTracer
+    _settling: Settling
+    _network_files: NetworkFiles
+
+    def __init__(self, budget: Budget, *, rank: int, counts: tuple[int, int, int]) -> None:
+        self.facts = Facts()
+        self._budget = budget
+        self._rank = rank
+        self._attempt, self._step, self._optimizer_step = counts
+        self._active = False
+        self._epoch = -1
+        self._stage: Stage | None = None
+        self._logged: dict[str, Any] = {}
+        self._instrumented = False
+        self._disturbed = False
+        self._traced: list[tuple[int, RawStep]] = []
+        self._began_steps = self._last_lap = time.perf_counter()
+
+    @property
+    def active(self) -> bool:
+        """Whether the recording is running."""
+        return self._active
+
+    @property
+    def step_number(self) -> int:
+        """The number of the running step."""
+        return self._step
+
+    @property
+    def seen(self) -> Seen:
+        """What has happened in the running step so far."""
+        return self.instruments.seen
+
+    def open(self) -> None:
+        """Open the first step here, for loops that are cut by `lap` alone."""
+        self._open(HOST)
+
+    def steps(
+        self, loader: Iterable[Any], *, stage: Stage | str | None = None, epoch: int | None = None
+    ) -> Iterator[Any]:
+        """Each batch of the loader, a step apiece, from the end of the previous step to its own end."""
+        self._require_active()
+        wanted = Stage(stage) if stage is not None else None
+        if wanted is not Stage.VALIDATION:
+            self._epoch = self._epoch + 1 if epoch is None else epoch
+        self._open(DATA_WAIT)
+        if self.timeline.owner != DATA_WAIT:
+            self.timeline.mark(DATA_WAIT)
+        batches = iter(loader)
+        while True:
+            try:
+                batch = next(batches)
+            except StopIteration:
+                if self._active:
+                    self.timeline.mark(HOST)
+                return
+            if not self._active:
+                yield batch
+                continue
+            self.timeline.follow_up(HOST)
+            self._stage, self.watch.samples = wanted, batch_size(batch)
+            finished = False
+            try:
+                yield batch
+                finished = True
+            finally:
+                # After `break` only a step that did its work counts; after an exception, none does.
+                if self._active and (finished or self.instruments.seen.update):
+                    self.lap(then=DATA_WAIT if finished else HOST)
+
+    @contextmanager
+    def step(
+        self, batch: Any = None, *, stage: Stage | str | None = None, epoch: int | None = None
+    ) -> Iterator[None]:
+        """One step around any code. Time since the previous step belongs to it: waiting for data, mostly."""
+        self._require_active()
+        self._open(HOST)
+        self._stage = Stage(stage) if stage is not None else None
+        if batch is not None:
+            self.watch.samples = batch_size(batch)
+        if epoch is not None:
+            self._epoch = epoch
+        yield
+        if self._active:
+            self.lap()
+
+    def log(self, **values: Any) -> None:
+        """Loss, top1 or topn of the running step: a number, or a function that gives one at the flush.
+
+        Tensors are read at the flush: this never synchronises.
+        """
+        for name, value in values.items():
+            if name not in LOGGED:
+                raise RecordingError(f"log() keeps {', '.join(LOGGED)}; {name!r} is not one of them")
+            if isinstance(value, torch.Tensor):
+                if value.numel() != 1:
+                    raise RecordingError(
+                        f"log({name}=…) takes one number, not a tensor of shape {tuple(value.shape)}"
+                    )
+                value = value.detach()
+                if value.device.type == "cpu":
+                    value = float(value)
+            version = value._version if isinstance(value, torch.Tensor) else 0
+            if self._active:
+                self._logged[name] = (value, version)
+
+    def lap(
+        self,
+        *,
+        stage: Stage | str | None = None,
+        samples: int | None = None,
+        epoch: int | None = None,
+        then: int = HOST,
+    ) -> None:
+        """Close the running step and open the next, whose time goes to `then` first."""
+        self._require_active()
+        if not self.watch.open:
+            self._open(HOST)
+            return
+        self.watch.relabel_loss_tail()
+        stamps, owners = self.timeline.cut()
+        self._last_lap = time.perf_counter()
+        seen = self.instruments.next_step()
+        self._close(stamps, owners, seen, stage=stage, samples=samples, epoch=epoch)
+        self.watch.next_step()
+        self._clock_in_use.follow()
+        if self._prepare() or not self._clock_in_use.deferred:
+            self.timeline.mark(then)
+        else:
+            self.timeline.relabel(then)  # nothing was done on the device's time: spare it an event
+
+    def lap_at(self, mark: int, *, samples: int | None = None, epoch: int | None = None) -> None:
+        """Close the running step at an earlier mark: only now has it shown that another began there."""
+        if self._tracer.running:
+            return  # a trace knows marks by their number
+        stamps, owners = self.timeline.cut_at(mark)
+        self._close(stamps, owners, self.seen, samples=samples, epoch=epoch)
+        self.watch.next_step()
+        self.instruments.forward_end = (0, -1)  # it counts marks too
+
+    def _require_active(self) -> None:
+        if not self._active:
+            raise RecordingError(
+                "the recording is not running; use it as `with laptime.record(…) as recording:`"
+            )
+
+    def _open(self, code: int) -> None:
+        """Open the first step of the run."""
+        if not self.watch.open:
+            self.watch.begin()
+            self._clock_in_use.follow()
+            self._prepare()
+            self.timeline.stamps.clear()
+            self.timeline.owners.clear()
+            self.timeline.mark(code)
+            self._began_steps = self._last_lap = time.perf_counter()
+
+    def _close(
+        self,
+        stamps: list[Stamp],
+        owners: list[int],
+        seen: Seen,
+        *,
+        stage: Stage | str | None = None,
+        samples: int | None = None,
+        epoch: int | None = None,
+    ) -> None:
+        decided = Stage(stage) if stage is not None else self._stage or seen.stage
+        self.facts.count(seen, decided)
+        if self.instruments.reading is not None:
+            self._network_files.end_step(seen, samples if samples is not None else self.watch.samples)
+        self._optimizer_step += self.instruments.updates.new()
+        raw = RawStep(
+            stamps=stamps,
+            owners=owners,
+            instrumented=self._instrumented,
+            perturbed=self._tracer.running or self._disturbed,
+            logged=self._logged,
+            fields={
+                "step": self._step,
+                "stage": decided,
+                "attempt": self._attempt,
+                "rank": self._rank,
+                "epoch": max(0, self._epoch) if epoch is None else epoch,
+                "optimizer_step": self._optimizer_step,
+                "samples": samples if samples is not None else self.watch.samples,
+            },
+        )
+        self._logged, self.watch.samples, self._stage = {}, None, None
+        self._disturbed = False
+        self._step += 1
+        if self._tracer.tracing:
+            self._tracer.on_end()
+            self._traced.append((self._tracer.number, raw))
+        else:
+            self._settling.take(raw)
+
+    def _prepare(self) -> bool:
+        """Decide what the coming step carries: bare, layers or kernels. Returns whether that took work."""
+        worked = self._tracer.running or self._tracer.tracing
+        if self._traced and self._tracer.ends_before(self._step):
+            self._collect_trace()
+        traced = self._tracer.plan(self._step)
+        self.timeline.on_mark = self._tracer.on_mark if traced else None
+        discovering = any(network.discovery for network in self.instruments.networks)
+        # Warm-up of a trace perturbs its step, so that one stays bare.
+        draw = traced or discovering or (not self._tracer.running and self._budget.draw())
+        worked = worked or traced or draw != self.instruments.armed
+        if draw and not self.instruments.armed:
+            self.instruments.arm()
+        elif not draw and self.instruments.armed:
+            self.instruments.disarm()
+        self._instrumented = draw
+        if traced:
+            self._tracer.on_mark(0)  # the step's first mark was set when the one before was cut
+        return worked
+
+    def search(self) -> None:
+        """Look again, in the step that begins here, for parts of a network that are called by themselves."""
+        self.instruments.search()
+        if any(network.discovery for network in self.instruments.networks):
+            self.instruments.arm()
+            self._instrumented = True
+
+    def _collect_trace(self) -> None:
+        """End the profiler session and give each traced step its kernels."""
+        if not self._tracer.running:
+            return
+        try:
+            self._tracer.collect(self._traced, self.instruments.is_layer())
+        except Exception as error:  # a full disk under the temporary folder, a trace torch cannot write
+            self.facts.note(f"a kernel trace was lost ({type(error).__name__}: {error})")
+        first = min((raw.fields["step"] for _, raw in self._traced), default=self._step)
+        self.facts.detach.session(began=first - 1, ended=self._step)  # a warm-up step comes first
+        for _, raw in self._traced:
+            raw.read = self._clock_in_use.read(raw.stamps)
+            self._settling.take(raw)
+        self._traced = []
+        self._disturbed = True  # reading the trace took the coming step's time
