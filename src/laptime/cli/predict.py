@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast, get_args
 
 from laptime.cli import predict_options as options
@@ -10,6 +12,7 @@ from laptime.cli.options import EveryLayer, Json, wrong
 from laptime.cli.outcome import answer, say
 from laptime.cli.predict_document import document
 from laptime.cli.predict_target import Read, Subject, Words, subject
+from laptime.cli.predict_words import above_0, check_gpus, check_training, in_options, named_device
 from laptime.cli.progress import waiting
 
 if TYPE_CHECKING:
@@ -19,6 +22,7 @@ if TYPE_CHECKING:
     from laptime.predict.explaining import Explanation
     from laptime.predict.largest import Largest
     from laptime.predict.prediction import Prediction
+    from laptime.workload import Workload
 
 
 def predict(
@@ -59,37 +63,33 @@ def predict(
     """
     counts = _numbers("--gpus", gpus)
     sizes = None if batch is None else _numbers("--batch", batch)
-    choosing = within is not None or under is not None
-    if choosing and (samples is None or epochs is None):
-        asking = "--within" if within is not None else "--under"
-        wrong(asking, "it is about the whole training; give --samples and --epochs too")
+    above_0(samples=samples, epochs=epochs, price=price, within=within, under=under, decode_rate=decode_rate)
+    check_gpus(counts, gpus_per_link)
+    check_training(samples, epochs, within, under)
     if same_samples and (samples is not None or epochs is not None):
         wrong("--same-samples", "it is for one step; hours are of GPUs with samples of their own")
     feed = _feed(
         sample_bytes, storage, remote, decode_cores, decode_rate, link, gpus_per_link, host_memory,
         no_prefetch, same_samples, direct,
     )  # fmt: skip
-    chosen = _devices(device, choosing, counts)
     training = {"samples": samples, "epochs": epochs, "price_per_hour": price}
-    with waiting("reading the network"):
+    with waiting("reading the network"), in_options():
+        chosen = _devices(device, within is not None or under is not None, counts)
         words = Words(inputs=inputs, precision=precision, optimizer=optimizer, inference=inference)
         asked = subject(name, words)
-        if largest_batch and not asked.traced:
-            wrong("--largest-batch", "a network must be read at several batch sizes; name it instead")
         if explain and inference and not asked.traced:
             wrong("--explain", "of a run it explains training steps; name the network instead")
-        if sizes not in (None, [asked.batch]) and not asked.resizes:
-            wrong("--batch", f"the saved workload has a batch of {asked.batch}; name the network instead")
         sizes = sizes or [asked.batch]
-        found = _predicted(asked, sizes, chosen, counts, training)
-        room = _largest(asked.read, sizes[0], chosen, counts, training) if largest_batch else []
+        alone = _predicted(asked, sizes, chosen, counts, training)
+        room = _largest(asked, sizes[0], chosen, counts, training) if largest_batch else []
+        fed = _fed(feed, alone, asked.read, chosen) if feed is not None else []
     if save is not None:
         if len(sizes) > 1:
             wrong("--save", "a workload has one batch size; give one --batch")
         asked.read(sizes[0]).save(save)
         say(f"the workload is in {save}")
-    fed = _fed(feed, found, asked.read, chosen) if feed is not None else []
-    choices = _choices([*fed] or found, within, under)
+    found = _waited(fed) or alone
+    choices = _choices(found, within, under)
     explained = _explained(found, choices, asked.read, chosen, feed is not None) if explain else None
     if as_json:
         answer(document(found, fed, room, choices, explained))
@@ -128,7 +128,9 @@ def _feed(
     words = (sample_bytes, storage, remote, decode_cores, decode_rate, link, gpus_per_link, host_memory)
     if all(word is None for word in words) and not (no_prefetch or same_samples or direct):
         return None
-    if (storage or remote) and sample_bytes is None:
+    if sample_bytes is not None and not (math.isfinite(sample_bytes) and sample_bytes >= 0):
+        wrong("--sample-bytes", f"{sample_bytes:g} is not a number of bytes")
+    if (storage or remote) and not sample_bytes:
         wrong("--sample-bytes", "how much is read for one sample? 110000 for a JPEG of ImageNet")
     if host_memory is not None and host_memory not in get_args(Memory):
         wrong("--host-memory", f"{host_memory!r} is none of {', '.join(get_args(Memory))}")
@@ -156,18 +158,26 @@ def _feed(
 def _devices(asked: Sequence[str] | None, choosing: bool, counts: Sequence[int]) -> list[Device]:
     """Those that were named; or all, as far as they can do what is asked."""
     from laptime import hardware
-    from laptime.predict import devices
 
-    if asked and list(asked) != ["all"]:
-        return [devices.device(one) for one in asked]
-    if not asked and not choosing:
-        return [devices.device("h200")]
+    names = [part for text in asked or () for part in _names(text)]
+    if names and "all" not in names:
+        found = [named_device(one, counts) for one in names]
+        return list({one.name: one for one in found}.values())
+    if not names and not choosing:
+        return [named_device("h200", counts)]
     every = hardware.devices()
     if choosing:
         every = tuple(one for one in every if hardware.price(one) is not None)
     if max(counts) > 1:
         every = tuple(one for one in every if one.kind == "gpu" and (one.gpu_link or one.host_link))
     return list(every)
+
+
+def _names(text: str) -> list[str]:
+    """`t4,a100` as two; a file's name may have a comma in it."""
+    if Path(text).is_file():
+        return [text]
+    return [part.strip() for part in text.split(",") if part.strip()] or [text]
 
 
 def _predicted(
@@ -196,7 +206,7 @@ def _priced(made: Prediction, device: Device) -> Prediction:
 
 
 def _largest(
-    read: Read,
+    asked: Subject,
     start: int,
     devices: Sequence[Device],
     counts: Sequence[int],
@@ -205,7 +215,14 @@ def _largest(
     """In the order of `_predicted`, for one batch size."""
     from laptime.predict.largest import largest
 
-    return [one for count in counts for one in largest(read, devices, start=start, gpus=count, **training)]
+    def step(workload: Workload, on: Sequence[Device], **more: Any) -> list[Prediction]:
+        return asked.predict(workload.batch, on, **more)
+
+    return [
+        one
+        for count in counts
+        for one in largest(asked.read, devices, start=start, step=step, gpus=count, **training)
+    ]
 
 
 def _fed(feed: Feed, found: Sequence[Prediction], read: Read, devices: Sequence[Device]) -> list[Fed]:
@@ -215,14 +232,17 @@ def _fed(feed: Feed, found: Sequence[Prediction], read: Read, devices: Sequence[
     return [dataflow_step.feed(feed, one, read(one.batch), by_name[one.device]) for one in found]
 
 
-def _choices(found: Sequence[Any], within: float | None, under: float | None) -> list[Choice]:
-    """With data flow, by the steps that it lets be."""
-    from laptime.predict import choosing
-    from laptime.predict.dataflow_step import Fed, waited
+def _waited(fed: Sequence[Fed]) -> list[Prediction]:
+    """The steps that wait for their data: all that is said is about these."""
+    from laptime.predict.dataflow_step import waited
 
-    able = [waited(one) if isinstance(one, Fed) else one for one in found]
-    made = [choosing.cheapest_within(able, within)] if within is not None else []
-    return made + ([choosing.fastest_under(able, under)] if under is not None else [])
+    return [waited(one) for one in fed]
+
+
+def _choices(found: Sequence[Prediction], within: float | None, under: float | None) -> list[Choice]:
+    from laptime.predict.choosing import choose
+
+    return [] if within is None and under is None else [choose(found, within=within, under=under)]
 
 
 def _explained(

@@ -20,8 +20,8 @@ def document(
     choices: Sequence[Choice],
     explained: Explanation | None,
 ) -> dict[str, Any]:
-    """Every prediction, and what else was asked for."""
-    from laptime.predict.dataflow_step import assumptions
+    """Every prediction, and what else was asked for. With data flow, `found` are the steps that wait."""
+    from laptime.predict.dataflow_step import assumptions, waited
     from laptime.store.files import plain
 
     made: dict[str, Any] = {"predictions": [_one(one) for one in found]}
@@ -31,8 +31,12 @@ def document(
             | {name: getattr(one.times, name) for name in ("effective_share", "idle_s", "samples_per_s")}
             | {"device": one.prediction.device, "batch": one.prediction.batch, "gpus": one.prediction.gpus}
             | {"epoch_s": one.epoch_s, "training_s": one.training_s, "rests_on": assumptions(one)}
+            | {"hours": None if one.training_s is None else one.training_s / 3600}
+            | {name: getattr(waited(one), name) for name in ("dollars", "kilowatt_hours")}
             for one in fed
         ]
+        for told, one in zip(made["predictions"], fed, strict=True):
+            told["samples_per_s"] = one.times.samples_per_s  # GPUs may share their samples
     if room:
         made["largest"] = [
             plain(one)

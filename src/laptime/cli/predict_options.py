@@ -18,8 +18,8 @@ Devices = Annotated[
     list[str] | None,
     typer.Option(
         "--device",
-        help="A name of `laptime devices`, a file, or cpu; several, or 'all'. By default h200; for --within "
-        "and --under all that have a price.",
+        help="A name of `laptime devices`, a file, or cpu; several: t4,h200, or 'all'. By default h200; for "
+        "--within and --under all that have a price.",
         show_default=False,
     ),
 ]
@@ -31,7 +31,9 @@ Batch = Annotated[
         show_default=False,
     ),
 ]
-Gpus = Annotated[str, typer.Option("--gpus", help="Of one node, each with its own batch; several: 1,2,4,8.")]
+Gpus = Annotated[
+    str, typer.Option("--gpus", help="Of one node, 16 at most, each with its own batch; several: 1,2,4,8.")
+]
 Inputs = Annotated[
     list[str] | None,
     typer.Option("--input", metavar="SHAPE", help="One sample: 3x224x224, or int64:128 for token ids."),
@@ -45,8 +47,12 @@ Optimizer = Annotated[
     str | None,
     typer.Option("--optimizer", help="Of the training; by default momentum.", show_default=False),
 ]
-Samples = Annotated[int | None, typer.Option("--samples", help="In an epoch.", show_default=False)]
-Epochs = Annotated[int | None, typer.Option("--epochs", help="Of the training.", show_default=False)]
+Samples = Annotated[
+    int | None, typer.Option("--samples", help="In an epoch; alone: its time.", show_default=False)
+]
+Epochs = Annotated[
+    int | None, typer.Option("--epochs", help="Of the training; with --samples.", show_default=False)
+]
 Price = Annotated[
     float | None,
     typer.Option(
@@ -62,7 +68,10 @@ Within = Annotated[
 Under = Annotated[
     float | None,
     typer.Option(
-        "--under", metavar="DOLLARS", help="Choose the fastest that trains for it.", show_default=False
+        "--under",
+        metavar="DOLLARS",
+        help="Choose the fastest that trains for it; with --within, the cheapest within both.",
+        show_default=False,
     ),
 ]
 LargestBatch = Annotated[

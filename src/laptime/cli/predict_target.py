@@ -41,7 +41,6 @@ class Subject:
     """A network: its workload at any batch size, each read once, and a step of it on devices."""
 
     batch = 32  # where none is asked for
-    resizes = True  # to any batch size
     traced = True  # a network, rather than what is left of one
 
     def __init__(self, read: Read) -> None:
@@ -55,13 +54,14 @@ class Subject:
 
 
 class _Saved(Subject):
-    resizes = traced = False
+    traced = False
 
     def __init__(self, path: str) -> None:
         from laptime.workload import Workload
+        from laptime.workload.rescaling import rescaled
 
         saved = Workload.load(path)
-        super().__init__(lambda _: saved)
+        super().__init__(lambda size: rescaled(saved, size))
         self.batch = saved.batch
 
 

@@ -43,6 +43,45 @@ def table(columns: Sequence[Column], width: int, *, bold: Sequence[int] = ()) ->
     return lines
 
 
+def wrapped(columns: Sequence[Column], width: int, *, give: Sequence[int]) -> list[Text]:
+    """A table that leaves nothing out: cells take several lines where the columns of `give` had to narrow.
+
+    The first of these gives way first, each down to its longest word; the last is broken if all else fails.
+    """
+    widths = [column.width for column in columns]
+    least = [_longest_word(column) for column in columns]
+    for place in (*give, give[-1]):
+        over = sum(widths) + len(GAP) * (len(widths) - 1) - width
+        if over > 0:
+            lowest = least[place] if widths[place] > least[place] else _NARROWEST
+            widths[place] = min(widths[place], max(lowest, widths[place] - over))
+    lines = _broken(columns, widths, [column.title for column in columns], "bold")
+    for place in range(len(columns[0].cells)):
+        lines += _broken(columns, widths, [column.cells[place] for column in columns], "")
+    return lines
+
+
+def _longest_word(column: Column) -> int:
+    return max((cell_len(word) for cell in (column.title, *column.cells) for word in cell.split()), default=0)
+
+
+def _broken(columns: Sequence[Column], widths: Sequence[int], cells: Sequence[str], style: str) -> list[Text]:
+    parts = [
+        textwrap.wrap(cell, width, break_on_hyphens=False) if cell else []
+        for cell, width in zip(cells, widths, strict=True)
+    ]
+    return [
+        _line(columns, widths, [part[place] if place < len(part) else "" for part in parts], style)
+        for place in range(max(map(len, parts)))
+    ]
+
+
+def left_out(columns: Sequence[Column], width: int) -> list[str]:
+    """The titles of those that `table` has no room for."""
+    kept = fitting(columns, width)
+    return [column.title for column in columns if not any(column is one for one in kept)]
+
+
 def _line(columns: Sequence[Column], widths: Sequence[int], cells: Sequence[str], style: str) -> Text:
     line = Text(style=style, no_wrap=True)
     for place, (column, width, cell) in enumerate(zip(columns, widths, cells, strict=True)):

@@ -2,24 +2,20 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from laptime.predict.choosing import Choice
-from laptime.predict.dataflow_step import Fed, waited
+from laptime.predict.dataflow_step import Fed
 from laptime.predict.explaining import Explanation
 from laptime.predict.largest import Largest
 from laptime.predict.prediction import Prediction
-from laptime.report.columns import Column, paragraph, table
-from laptime.report.prediction_parts import (
-    choice_lines,
-    explanation_lines,
-    flow_lines,
-    largest_columns,
-    waits_for,
-)
+from laptime.report.columns import Column, fitting, left_out, paragraph, table
+from laptime.report.prediction_explanation import explanation_lines
+from laptime.report.prediction_numbers import duration, step_unit
+from laptime.report.prediction_overview import legend, overview_columns
+from laptime.report.prediction_parts import choice_lines, flow_lines
 
 _GIB = 2.0**30
 _SHOWN = 12  # layers, unless all are asked for
@@ -27,7 +23,7 @@ _SHOWN = 12  # layers, unless all are asked for
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shown:
-    """Predictions, and what else was asked of them."""
+    """Predictions, and what else was asked of them. With data flow, they are those of steps that wait."""
 
     predictions: Sequence[Prediction]
     fed: Sequence[Fed] = ()  # the data flow of each
@@ -44,16 +40,9 @@ def lines(shown: Shown, width: int, *, every_layer: bool = False) -> list[Any]:
     together = {one.gpus for one in found} == {first.gpus} and first.gpus > 1
     many = f" on {first.gpus} GPUs of one node, each with its own batch" if together else ""
     head = f"{first.network}: a {what} in {first.precision}{many}, predicted"
-    rows = _ranked(shown, every_layer)
-    made: list[Any] = [head, "", *_overview(shown, rows, width)]
-    if len(rows) < len(found):
-        made.append(f"  {len(found) - len(rows)} more are left out; --all shows them")
+    made: list[Any] = [*paragraph(head, width), "", *_overview(shown, width, every_layer)]
     if len(found) == 1:
-        made += ["", *_layers(first, width, every_layer), "", *_words(first, width)]
-    else:
-        bases = sorted({one.basis for one in found})
-        words = f"± is what nine in ten stay within; times rest on: {', '.join(bases)}"
-        made += ["", *paragraph(words, width)]
+        made += ["", *_layers(first, width, every_layer), "", *_words(first, shown.fed, width)]
     unknown = sorted({one.device for one in found if one.fits is None})
     if unknown:
         named = ", ".join(unknown[:4]) + (" …" if unknown[4:] else "")
@@ -64,103 +53,92 @@ def lines(shown: Shown, width: int, *, every_layer: bool = False) -> list[Any]:
     return made + (explanation_lines(shown.explanation, width) if shown.explanation else [])
 
 
+def _overview(shown: Shown, width: int, every: bool) -> list[Any]:
+    """The table, what it had no room for, and what its columns mean."""
+    found = shown.predictions
+    rows = _ranked(shown, every)
+    fed = [shown.fed[place] for place in rows] if shown.fed else []
+    choice = shown.choices[0] if shown.choices else None
+    several = len({one.gpus for one in found}) > 1
+    columns = overview_columns([found[place] for place in rows], fed, shown.largest, choice, several)
+    best = [rows.index(place) for place in rows if choice and found[place] is choice.chosen]
+    made: list[Any] = list(table(columns, width, bold=best))
+    if len(rows) < len(found):
+        words = f"{len(found) - len(rows)} more are left out; --all shows them"
+        made += paragraph(words, width, bullet="  ")
+    if gone := left_out(columns, width):
+        words = f"no room for {', '.join(gone)}: a wider terminal or --json has them"
+        made += paragraph(words, width, bullet="  ")
+    told = legend({one.title for one in fitting(columns, width)}, choice, alone=len(found) == 1)
+    if len(found) > 1:
+        told.append(f"times rest on: {', '.join(sorted({one.basis for one in found}))}")
+    return made + (["", *(line for text in told for line in paragraph(text, width))] if told else [])
+
+
 def _ranked(shown: Shown, every: bool) -> list[int]:
-    """Which predictions to show: those that a choice would look at first, or all in their order."""
+    """Which predictions to show: in the order of the choice, or all as they are."""
     places = list(range(len(shown.predictions)))
-    if not shown.choices or every:
+    if not shown.choices:
         return places
-    by_price = shown.choices[0].by == "dollars"
-    told = [
-        one for choice in shown.choices for one in (choice.chosen, choice.runner_up, choice.closest) if one
-    ]
-    first = {(one.device, one.batch, one.gpus): place for place, one in reversed(list(enumerate(told)))}
-    after, predictions = len(told), _as_fed(shown)
-
-    def rank(place: int) -> tuple[int, bool, float]:
-        one = predictions[place]
-        named = first.get((one.device, one.batch, one.gpus), after)
-        return named, one.fits is not True, (one.dollars if by_price else one.training_s) or math.inf
-
-    return sorted(places, key=rank)[:_SHOWN]
-
-
-def _as_fed(shown: Shown) -> Sequence[Prediction]:
-    """With the hours and dollars that the data flow lets be."""
-    return [waited(one) for one in shown.fed] or shown.predictions
-
-
-def _overview(shown: Shown, rows: Sequence[int], width: int) -> list[Any]:
-    found = [shown.predictions[place] for place in rows]
-    trained = [_as_fed(shown)[place] for place in rows]
-    several = len({one.gpus for one in shown.predictions}) > 1
-    columns: list[tuple[str, int, Callable[[Prediction], str]]] = [
-        ("GPUs", 0, lambda one: str(one.gpus) if several else ""),
-        ("batch", 0, lambda one: str(one.batch)),
-        ("step ms", 0, lambda one: f"{one.step_s * 1e3:.4g}"),
-        ("±", 1, lambda one: f"{(one.interval_s[1] / one.step_s - 1) * 100:.0f} %"),
-        ("samples/s", 1, lambda one: f"{one.samples_per_s:,.0f}"),
-        ("GiB", 0, lambda one: f"{one.reserved_memory_bytes / _GIB:.1f}"),
-        ("fits", 0, lambda one: {True: "yes", False: "no", None: "?"}[one.fits]),
-    ]
-    training: list[tuple[str, int, Callable[[Prediction], str]]] = [
-        ("hours", 2, lambda one: _number(one.training_s, 2, over=3600)),
-        ("$", 3, lambda one: _number(one.dollars, 2)),
-        ("kWh", 4, lambda one: _number(one.kilowatt_hours, 1)),
-    ]
-    made = [Column(title="device", cells=[one.device for one in found], words=True)]
-    for these, them in ((columns, found), (training, trained)):
-        for title, needed, read in these:
-            cells = [read(one) for one in them]
-            if any(cells):
-                made.append(Column(title=title, cells=cells, needed=needed))
-    if shown.fed:
-        fed = [shown.fed[place] for place in rows]
-        made.append(Column(title="with data", cells=[f"{one.times.step_s * 1e3:.4g}" for one in fed]))
-        made.append(Column(title="waits for", cells=[waits_for(one) for one in fed], words=True))
-    if shown.largest:
-        made += largest_columns(found, shown.largest)
-    return list(table(made, width))
-
-
-def _number(value: float | None, digits: int, *, over: float = 1.0) -> str:
-    return "" if value is None else f"{value / over:,.{digits}f}"
+    choice, found = shown.choices[0], shown.predictions
+    ranked = sorted(places, key=lambda place: choice.rank(found[place]))
+    if every:
+        return ranked
+    named = [place for place in ranked[_SHOWN:] if found[place] is choice.runner_up]
+    return ranked[: _SHOWN - len(named)] + named
 
 
 def _layers(one: Prediction, width: int, every_layer: bool) -> list[Any]:
-    ranked = [layer for layer in one.layers() if layer.total_s]
-    if not every_layer and len(ranked) > _SHOWN:
-        kept = sorted(ranked, key=lambda layer: -layer.total_s)[:_SHOWN]
-        ranked = [layer for layer in ranked if layer in kept]
-    names = [layer.layer or "(loss)" for layer in ranked]
+    timed = [layer for layer in one.layers() if layer.total_s]
+    ranked = timed
+    if not every_layer and len(timed) > _SHOWN:
+        kept = sorted(timed, key=lambda layer: -layer.total_s)[:_SHOWN]
+        ranked = [layer for layer in timed if layer in kept]
+    unit = step_unit([layer.total_s for layer in ranked])
 
     def column(title: str, read: Callable[[Any], float]) -> Column:
-        return Column(title=title, cells=[f"{read(layer) * 1e3:.3f}" for layer in ranked])
+        return Column(title=title, cells=[f"{read(layer) / unit.seconds:,.3f}" for layer in ranked])
 
+    phases: dict[str, Callable[[Any], float]] = {
+        "forward": lambda layer: layer.forward_s,
+        "backward": lambda layer: layer.backward_s,
+        "update*": lambda layer: layer.update_s,
+    }
+    phases = {title: read for title, read in phases.items() if any(read(layer) for layer in timed)}
     made = [
-        Column(title="layer", cells=names, words=True),
-        column("forward", lambda layer: layer.forward_s),
-        column("backward", lambda layer: layer.backward_s),
-        column("update*", lambda layer: layer.update_s),
-        column("total", lambda layer: layer.total_s),
+        Column(title="layer", cells=[layer.layer or "(loss)" for layer in ranked], words=True),
+        *(column(title, read) for title, read in phases.items()),
+        *([column("total", lambda layer: layer.total_s)] if len(phases) > 1 else []),
         Column(title="share", cells=[f"{layer.total_s / one.step_s * 100:.1f} %" for layer in ranked]),
     ]
-    left = len([layer for layer in one.layers() if layer.total_s]) - len(ranked)
-    more = ["  * allocated: the optimizer's time, split by parameter bytes"] if one.mode == "training" else []
-    more += [f"  {left} smaller layers are left out; --all shows them"] if left else []
-    return ["Layers of a step, in ms", *table(made, width), *more]
+    more = ["* allocated: the optimizer's time, split by parameter bytes"] if "update*" in phases else []
+    if len(timed) > len(ranked):
+        more.append(f"{len(timed) - len(ranked)} smaller layers are left out; --all shows them")
+    told = [line for text in more for line in paragraph(text, width, bullet="  ")]
+    return [f"Layers of a step, in {unit.name}", *table(made, width), *told]
 
 
-def _words(one: Prediction, width: int) -> list[Any]:
-    found = [f"bottleneck: {one.bottleneck}", f"times rest on: {one.basis}"]
+def _words(one: Prediction, fed: Sequence[Fed], width: int) -> list[Any]:
+    found = [f"bottleneck: {one.bottleneck}", f"times rest on: {one.basis}", _memory(one)]
+    if fed and fed[0].starves:
+        found.append(f"computing alone takes {duration(fed[0].prediction.step_s)}; in the rest it waits")
     if one.gpus > 1:
-        found.append(
-            f"the exchange of gradients adds {one.communication_s * 1e3:.3g} ms; layers are those of one GPU"
-        )
-    low, high = (end * 1e3 for end in one.interval_s)
-    found.append(
-        f"nine in ten predictions of this kind stay within their interval, here {low:.4g} to {high:.4g} ms"
-    )
+        added = duration(one.communication_s)
+        found.append(f"the exchange of gradients adds {added}; layers are those of one GPU")
+    low, high = (duration(end) for end in one.interval_s)
+    found.append(f"nine in ten predictions of this kind stay within their interval, here {low} to {high}")
     if one.uncovered:
         named = ", ".join(f"{name} ({share:.1%})" for name, share in list(one.uncovered.items())[:5])
         found.append(f"without a formula, counted by their bytes alone: {named}")
     return [line for text in (*found, *one.notes) for line in paragraph(text, width, bullet="  - ")]
+
+
+def _memory(one: Prediction) -> str:
+    """The peak, and what the allocator makes of it."""
+    peak, needs = one.peak_memory_bytes / _GIB, one.reserved_memory_bytes / _GIB
+    words = f"memory: tensors take {peak:.1f} GiB at the peak"
+    if one.reserved_memory_bytes > one.peak_memory_bytes:
+        words += f"; the allocator reserves about {needs / peak:.2f} times that, {needs:.1f} GiB"
+    if one.device_memory_bytes is not None:
+        words += f", of {one.device_memory_bytes / _GIB:.0f} GiB"
+    return words
