@@ -131,3 +131,25 @@ def test_a_sweep_without_a_product_gives_no_peak_of_0():
     row = Row(operation=copied, device_us=1.0, host_us=0.0, calls=3)
     with pytest.raises(CalibrationError, match="give more --seconds"):
         _figures([row], torch.device("cpu"))
+
+
+def test_kinds_that_nearly_every_network_has_are_asked_for():
+    from laptime.cli.calibrate import _NEEDED, _advice
+
+    kinds = [{"kind": kind, "dtype": "float32", "model": True} for kind in _NEEDED]
+    assert _advice(kinds, 20) is None
+    few = [*kinds[1:], {**kinds[0], "model": False}]
+    assert "too few rows for mm" in _advice(few, 20)
+    assert "give more --seconds" in _advice(few, 20)
+    assert "--seconds" not in _advice(few, 120)
+
+
+def test_kinds_without_a_model_are_counted_rather_than_listed(capsys, tmp_path):
+    from laptime.cli.calibrate import _print
+
+    one = {"kind": "mm", "dtype": "float32", "rows": 30, "median_error": 0.1, "model": True}
+    none = {**one, "kind": "pool", "rows": 3, "median_error": None, "model": False}
+    _print({"device": "mine", "rows": 33, "kinds": [one, none], "file": tmp_path, "rows_file": tmp_path})
+    told = capsys.readouterr().out
+    assert "pool" not in told
+    assert "1 more kinds and types have too few rows" in told

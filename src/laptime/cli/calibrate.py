@@ -25,6 +25,9 @@ if TYPE_CHECKING:
 
 _FEWEST = 100  # rows: fewer are no sweep
 _FOLDS = 3
+_MOST_S = 120
+# Without models of these, most networks are predicted by bounds alone.
+_NEEDED = ("mm", "convolution", "convolution_backward", "elementwise", "reduction", "copy")
 _UNCACHED = 64e6  # bytes that most processors' caches do not hold
 
 
@@ -45,8 +48,8 @@ def calibrate(
 
     A CPU is known to `laptime predict` as `cpu` afterwards, a GPU by its own name. Let nothing else run.
     """
-    if not 0 < seconds <= 120:
-        wrong("--seconds", f"{seconds:g} is not between 0 and 120")
+    if not 0 < seconds <= _MOST_S:
+        wrong("--seconds", f"{seconds:g} is not between 0 and {_MOST_S}")
     if out is not None and out.suffix != ".npz":
         wrong("--out", f"{out} does not end in .npz")
     _check_writable(out)
@@ -79,6 +82,8 @@ def calibrate(
         answer(found)
     else:
         _print(found)
+    if (advice := _advice(errors, seconds)) is not None:
+        say(advice)
 
 
 def _check_writable(out: Path | None) -> None:
@@ -246,21 +251,41 @@ def _print(found: Mapping[str, Any]) -> None:
     from laptime.report import terminal
     from laptime.report.columns import Column, paragraph, table
 
-    kinds = found["kinds"]
+    kinds = [one for one in found["kinds"] if one["model"]]
     to = terminal.console()
     columns = [
         Column(title="kind", cells=[one["kind"] for one in kinds], words=True),
         Column(title="type", cells=[one["dtype"] for one in kinds], words=True),
         Column(title="rows", cells=[str(one["rows"]) for one in kinds]),
         Column(title="error", cells=[_share(one["median_error"]) for one in kinds]),
-        Column(title="", cells=["" if one["model"] else "too few" for one in kinds], words=True),
     ]
     head = f"{found['device']}: {found['rows']} operations timed"
     terminal.print_lines(paragraph(head, to.width, style="bold"), to)
     print()
-    terminal.print_lines(table(columns, to.width), to)
-    say("error: the median over operations that the model of their kind had not seen")
-    say(f"the calibration is in {found['file']}, its operations in {found['rows_file'].name} beside it")
+    if kinds:
+        terminal.print_lines(table(columns, to.width), to)
+    others = len(found["kinds"]) - len(kinds)
+    if others:
+        few = f"{others} more kinds and types have too few rows for a model of their own"
+        terminal.print_lines(paragraph(few, to.width, bullet="  "), to)
+    told = ["error: the median over operations that the model of their kind had not seen"] if kinds else []
+    told.append(
+        f"the calibration is in {found['file']}, its operations in {found['rows_file'].name} beside it"
+    )
+    for text in told:
+        say(text)
+
+
+def _advice(kinds: Sequence[Mapping[str, Any]], seconds: float) -> str | None:
+    """What to do where kinds that nearly every network has are without a model."""
+    modelled = {one["kind"] for one in kinds if one["model"] and one["dtype"] == "float32"}
+    missing = [kind for kind in _NEEDED if kind not in modelled]
+    if not missing:
+        return None
+    more = (
+        f"give more --seconds, {_MOST_S} at most" if seconds < _MOST_S else "let nothing else run meanwhile"
+    )
+    return f"too few rows for {', '.join(missing)}, so predictions will be poor; {more}"
 
 
 def _share(value: float | None) -> str:

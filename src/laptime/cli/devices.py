@@ -87,7 +87,7 @@ def _peak(one: Device, precision: str) -> Any:
 def _print_table(found: Sequence[Device]) -> None:
     from laptime import hardware
     from laptime.report import terminal
-    from laptime.report.columns import Column, table
+    from laptime.report.columns import Column, left_out, paragraph, table
 
     costs = {one.name: hardware.price(one) for one in found}
     columns: list[tuple[str, int, Callable[[Device], Any]]] = [
@@ -108,9 +108,11 @@ def _print_table(found: Sequence[Device]) -> None:
         for title, needed, read in columns
     ]
     terminal.print_lines(table([first, *rest], to.width), to)
-    say(
-        "fp32 to bf16 in TFLOP/s, dense; $/h an example. `laptime devices NAME` gives all figures and sources"
-    )
+    words = "fp32 to bf16 in TFLOP/s, dense; $/h an example."
+    if gone := left_out([first, *rest], to.width):
+        words += f" No room for {', '.join(gone)}: a wider terminal or --json has them."
+    for line in paragraph(f"{words} `laptime devices NAME` gives all figures and sources", to.width):
+        say(line.plain)
 
 
 def _print_one(one: Device) -> None:
