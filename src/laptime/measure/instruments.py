@@ -1,4 +1,4 @@
-"""Hooks on networks. Roots are watched always; layers only on the steps that are drawn.
+"""Hooks on networks, and what they share. Roots are watched always; layers only on the steps that are drawn.
 
 Hooks are taken off, not switched off, for a bare step: a module with any hook leaves torch's fast call path.
 """
@@ -6,7 +6,6 @@ Hooks are taken off, not switched off, for a bare step: a module with any hook l
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -15,9 +14,12 @@ from numpy.typing import NDArray
 from torch import nn
 
 from laptime.measure.division import Division, Granularity, Unit
-from laptime.measure.graph import Boundary, Entries, graph_roots, sequence_number
-from laptime.measure.hooks import Entering, around, before, undo_all
+from laptime.measure.graph import Boundary, Entries, sequence_number
+from laptime.measure.hooks import around, before, undo_all
+from laptime.measure.layer_hooks import discovering, entering, entering_late, has_parameters, mark_nodes
+from laptime.measure.networks import Network, updated_bytes
 from laptime.measure.reading import Reading
+from laptime.measure.seen import Seen
 from laptime.measure.timeline import (
     BACKWARD,
     FORWARD,
@@ -27,52 +29,18 @@ from laptime.measure.timeline import (
     LOSS,
     LOSS_BACKWARD,
     RETURN,
-    UNITS,
     Timeline,
     backward_code,
     forward_code,
 )
 from laptime.measure.updates import Updates
-from laptime.record import Layer, Stage
 from laptime.workload import Phase
 
-_compiling = torch.compiler.is_compiling
-
-
-@dataclass(slots=True, eq=False)
-class Network:
-    """A network under observation."""
-
-    name: str
-    root: nn.Module
-    division: Division
-    undo: list[Callable[[], None]] = field(default_factory=list)
-    discovery: list[Callable[[], None]] = field(default_factory=list)  # while its layers are being found
-    forwards: int = 0
-    trained: bool = False  # a discovering pass was in training mode
-    searches: int = 0
-
+__all__ = ["Instruments", "Network", "Seen"]
 
 # A first pass in evaluation mode leaves out what only training calls (auxiliary heads), so discovery goes on
 # until a training pass, or until this many passes have shown that none is coming.
 MOST_DISCOVERY = 8
-
-
-@dataclass(slots=True)
-class Seen:
-    """What happened in the step that is running; decides its stage and its labels."""
-
-    forward: bool = False
-    backward: bool = False
-    update: bool = False
-    graded: bool = False
-    training: bool = False
-
-    @property
-    def stage(self) -> Stage:
-        """What the step was for."""
-        trains = self.backward or self.update or (self.graded and self.training) or not self.forward
-        return Stage.TRAIN if trains else Stage.VALIDATION
 
 
 class Instruments:
@@ -93,13 +61,13 @@ class Instruments:
         self.forward_end = (0, -1)  # (mark, sequence number) where the last forward pass ended
         self.on_forward: Callable[[Network], None] | None = None
         self.on_network_resolved: Callable[[], None] | None = None
+        self.boundaries: dict[int, Boundary] = {}  # of a backward pass, by the owner that begins there
         self.reading: Reading | None = None  # of the operations of the first step
         self._layer_undo: list[Callable[[], None]] = []
         self._lost = False  # a layer ran outside every forward pass
         self._published = 0
-        self._boundaries: dict[int, Boundary] = {}
 
-    # -- networks ------------------------------------------------------------------------------------------
+    # -- networks ----------------------------------------------------------------------------------------
 
     def add_network(self, name: str, root: nn.Module, *, prefix: str) -> Network:
         """Watch a network. Its layers are decided after its first forward pass."""
@@ -116,11 +84,11 @@ class Instruments:
         self.networks.append(network)
         for unit in division.units[1:]:
             unit.shared = id(unit.module) in known  # a module of two networks belongs to the first
-        self._watch_entry(network, division.units[0])
+        self.watch_entry(network, division.units[0])
         self._discover(network)
         return network
 
-    def _watch_entry(self, network: Network, unit: Unit) -> None:
+    def watch_entry(self, network: Network, unit: Unit) -> None:
         """Calls of this module are forward passes: the network's root, or a part that is called by itself."""
         unit.entry = True
         network.undo.append(
@@ -130,20 +98,6 @@ class Instruments:
                 lambda output: self.root_exit(network, output),
             )
         )
-
-    def _discover(self, network: Network) -> None:
-        for unit in network.division.units[1:]:
-            if not unit.shared:
-                network.discovery.append(before(unit.module, self._discovering(network, unit)))
-        network.discovery.append(lambda: None)
-
-    def search(self) -> None:
-        """Look again, during the coming step, for parts of the networks that are called by themselves."""
-        for network in self.networks:
-            if not network.discovery and network.searches < MOST_DISCOVERY:
-                network.searches += 1
-                self.disarm()
-                self._discover(network)
 
     def rename(self, prefix: str) -> None:
         """Put a network's name before the layers of the only network so far: a second one has joined it."""
@@ -156,61 +110,69 @@ class Instruments:
         """Whether each unit is a layer."""
         return np.array([unit.is_layer for unit in self.units], dtype=bool)
 
-    def layers(self) -> dict[int, Layer]:
-        """The layers of all networks by unit index, in the order of their first calls."""
-        found: dict[int, Layer] = {}
-        claimed: set[int] = set()
+    def update_weights(self, index: int) -> dict[int, float]:
+        """Bytes that an optimizer updates, by layer: the share by which its time is split."""
+        return updated_bytes(self.networks, self.updates.optimizers[index])
+
+    # -- finding their layers ----------------------------------------------------------------------------
+
+    def _discover(self, network: Network) -> None:
+        for unit in network.division.units[1:]:
+            if not unit.shared:
+                network.discovery.append(before(unit.module, discovering(self, network, unit)))
+        network.discovery.append(lambda: None)
+
+    def search(self) -> None:
+        """Look again, during the coming step, for parts of the networks that are called by themselves."""
         for network in self.networks:
-            if network.division.resolved:
-                found |= network.division.describe(claimed)
-        return found
+            if not network.discovery and network.searches < MOST_DISCOVERY:
+                network.searches += 1
+                self.disarm()
+                self._discover(network)
 
-    def _entering(self, unit: Unit) -> Entering:
-        forward, backward = forward_code(unit.layer), backward_code(unit.layer)
-        mark, entries, owners = self.timeline.mark, self.entries, self.timeline.owners
+    def _resolve(self, network: Network) -> None:
+        earlier = self.timeline.owner & ~RETURN
+        self.timeline.mark(INSTRUMENT)
+        network.division.resolve()
+        network.forwards += 1
+        network.trained = network.trained or network.root.training
+        self.version += 1
+        self.timeline.give_back(earlier)
 
-        def entering(args: tuple[Any, ...]) -> None:
-            if self.backward_depth:
-                mark(backward)  # a forward call during a backward pass recomputes: activation checkpointing
-            elif owners[-1] == INPUT | RETURN:
-                owners[-1] = forward  # what ran before the first layer is the first layer's: no second mark
-            elif self.forward_depth or self._called_alone(unit):
-                mark(forward)
-            else:
-                return
-            entries.enter(backward, args[0].grad_fn if args and isinstance(args[0], torch.Tensor) else None)
+    def _end_discovery(self) -> None:
+        """At the end of a step that showed all of a network: its layers are known."""
+        ended = False
+        for network in self.networks:
+            if network.discovery and (network.trained or network.forwards >= MOST_DISCOVERY):
+                undo_all(network.discovery)
+                ended = True
+        if ended:
+            self.disarm()
+        if self.version != self._published and self.on_network_resolved is not None:
+            self._published = self.version
+            self.on_network_resolved()
 
-        return entering
+    # -- marks on layers ---------------------------------------------------------------------------------
 
-    def _discovering(self, network: Network, unit: Unit) -> Entering:
-        forward, backward = forward_code(unit.layer), backward_code(unit.layer)
+    def arm(self) -> None:
+        """Put marks on the layers."""
+        self.armed = True
+        undo_all(self._layer_undo)
+        seen: set[int] = set()
+        for network in self.networks:
+            for unit in [] if network.discovery else network.division.units[1:]:
+                late = unit.candidate and not unit.called  # a layer that only some forward passes use
+                if (unit.is_layer or late) and not unit.entry and id(unit.module) not in seen:
+                    seen.add(id(unit.module))
+                    enter = entering_late(self, unit) if late else entering(self, unit)
+                    self._layer_undo.append(before(unit.module, enter))
 
-        def entering(_: tuple[Any, ...]) -> None:
-            if unit.entry:
-                return  # its own hook does the rest
-            if not self.forward_depth and not self.backward_depth:
-                if not _has_parameters(unit.module):
-                    return  # a metric or a criterion that lives in the module tree
-                self._watch_entry(network, unit)
-                self.root_enter(network, unit)
-                return
-            network.division.call(unit)
-            if self.reading is not None:
-                self.reading.entered(unit)
-            self.timeline.mark(backward if self.backward_depth else forward)
-            self.entries.enter(backward)
+    def disarm(self) -> None:
+        """Take the marks off the layers."""
+        self.armed = False
+        undo_all(self._layer_undo)
 
-        return entering
-
-    def _called_alone(self, unit: Unit) -> bool:
-        """A layer was called outside every forward pass; whether its time is the network's."""
-        if not _has_parameters(unit.module):
-            return False
-        self.seen.forward = True
-        self.seen.graded = self.seen.graded or torch.is_grad_enabled()
-        self.seen.training = self.seen.training or unit.module.training
-        self._lost = True  # look for the part that it belongs to
-        return True
+    # -- forward -----------------------------------------------------------------------------------------
 
     def root_enter(self, network: Network, unit: Unit) -> None:
         """A forward pass begins, of a network or of a part that is called by itself."""
@@ -269,69 +231,22 @@ class Instruments:
         self.entries.enter(LOSS_BACKWARD, output.grad_fn if isinstance(output, torch.Tensor) else None)
         self.forward_end = (len(self.timeline.owners) - 1, sequence_number())
 
-    def _resolve(self, network: Network) -> None:
-        earlier = self.timeline.owner & ~RETURN
-        self.timeline.mark(INSTRUMENT)
-        network.division.resolve()
-        network.forwards += 1
-        network.trained = network.trained or network.root.training
-        self.version += 1
-        self.timeline.give_back(earlier)
+    def called_alone(self, unit: Unit) -> bool:
+        """A layer was called outside every forward pass; whether its time is the network's."""
+        if not has_parameters(unit.module):
+            return False
+        self.seen.forward = True
+        self.seen.graded = self.seen.graded or torch.is_grad_enabled()
+        self.seen.training = self.seen.training or unit.module.training
+        self._lost = True  # look for the part that it belongs to
+        return True
 
-    def _end_discovery(self) -> None:
-        """At the end of a step that showed all of a network: its layers are known."""
-        ended = False
-        for network in self.networks:
-            if network.discovery and (network.trained or network.forwards >= MOST_DISCOVERY):
-                undo_all(network.discovery)
-                ended = True
-        if ended:
-            self.disarm()
-        if self.version != self._published and self.on_network_resolved is not None:
-            self._published = self.version
-            self.on_network_resolved()
-
-    def arm(self) -> None:
-        """Put marks on the layers."""
-        self.armed = True
-        undo_all(self._layer_undo)
-        seen: set[int] = set()
-        for network in self.networks:
-            for unit in [] if network.discovery else network.division.units[1:]:
-                late = unit.candidate and not unit.called  # a layer that only some forward passes use
-                if (unit.is_layer or late) and not unit.entry and id(unit.module) not in seen:
-                    seen.add(id(unit.module))
-                    entering = self._late(unit) if late else self._entering(unit)
-                    self._layer_undo.append(before(unit.module, entering))
-
-    def _late(self, unit: Unit) -> Entering:
-        entering = self._entering(unit)
-
-        def first_call(args: tuple[Any, ...]) -> None:
-            alone = not self.forward_depth and not self.backward_depth
-            if alone and not _has_parameters(unit.module):
-                return  # a metric, outside every forward pass
-            if not unit.is_layer:
-                unit.is_layer = unit.called = True
-                division = self.networks[unit.network].division
-                division.call(unit)
-                division.resolve()
-                self.version += 1
-            entering(args)
-
-        return first_call
-
-    def disarm(self) -> None:
-        """Take the marks off the layers."""
-        self.armed = False
-        undo_all(self._layer_undo)
-
-    # -- backward ------------------------------------------------------------------------------------------
+    # -- backward ----------------------------------------------------------------------------------------
 
     def run_backward(self, call: Callable[[], Any], outputs: Any, *, accumulates: bool) -> Any:
         """Bracket a backward pass and, on an instrumented step, mark where each layer's part begins."""
         earlier = self.timeline.owner & ~RETURN
-        first = self._mark_nodes(outputs) if self.armed else BACKWARD
+        first = mark_nodes(self, outputs) if self.armed else BACKWARD
         self.seen.backward = True
         self.timeline.mark(first)
         self.backward_depth += 1
@@ -343,57 +258,7 @@ class Instruments:
             inside = self.backward_depth > 0 or (not accumulates and earlier == LOSS)
             self.timeline.mark_now((earlier if inside else HOST) | RETURN)
 
-    def _mark_nodes(self, outputs: Any) -> int:
-        """Put a prehook on the first node of each layer; returns the owner of the very first."""
-        roots = graph_roots(outputs)
-        discovering = any(network.discovery for network in self.networks)
-        boundaries = None if discovering else self.entries.known(roots)
-        if boundaries is None:
-            self.timeline.mark(INSTRUMENT)
-            boundaries = self.entries.boundaries(roots, self._is_no_layer if discovering else None)
-        for code, node in boundaries:
-            boundary = self._boundaries.get(code) or self._boundary(code)
-            boundary.put_on(node)
-        return boundaries[0][0] if boundaries else BACKWARD
-
-    def _is_no_layer(self, code: int) -> bool:
-        return code >= UNITS and not self.units[(code - UNITS) // 2].is_layer
-
-    def _boundary(self, code: int) -> Boundary:
-        owners, mark = self.timeline.owners, self.timeline.mark
-
-        def hook(_: Any) -> None:
-            # Outside a watched pass (a retained graph, run after the recording) this does nothing.
-            if self.backward_depth and owners[-1] != code:
-                mark(code)
-
-        self._boundaries[code] = Boundary(hook)
-        return self._boundaries[code]
-
-    # -- updates -------------------------------------------------------------------------------------------
-
-    def _updated(self) -> None:
-        self.seen.update = True
-
-    def update_weights(self, index: int) -> dict[int, float]:
-        """Bytes that an optimizer updates, by layer: the share by which its time is split."""
-        mine = {
-            id(p)
-            for group in self.updates.optimizers[index].param_groups
-            for p in group["params"]
-            if p.requires_grad
-        }
-        weights: dict[int, float] = {}
-        claimed: set[int] = set()
-        for network in self.networks:
-            if network.division.resolved:
-                for owner, parameters in network.division.parameters_by_layer(claimed).items():
-                    size = sum(p.numel() * p.element_size() for p in parameters if id(p) in mine)
-                    if size:
-                        weights[owner] = weights.get(owner, 0.0) + size
-        return weights
-
-    # -- steps ---------------------------------------------------------------------------------------------
+    # -- steps -------------------------------------------------------------------------------------------
 
     def next_step(self) -> Seen:
         """Forget the step that ended; returns what was seen in it."""
@@ -411,6 +276,9 @@ class Instruments:
             self.search()
         return seen
 
+    def _updated(self) -> None:
+        self.seen.update = True
+
     def detach(self) -> None:
         """Leave no hook behind."""
         self.disarm()
@@ -418,7 +286,3 @@ class Instruments:
             undo_all(network.discovery)
             undo_all(network.undo)
         self.updates.detach()
-
-
-def _has_parameters(module: nn.Module) -> bool:
-    return next(module.parameters(), None) is not None

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from laptime.measure.instruments import Instruments, Seen
+from laptime.measure.instruments import Instruments
+from laptime.measure.networks import layers_of
 from laptime.measure.reading import Reading
+from laptime.measure.seen import Seen
 from laptime.measure.summary import Facts
 from laptime.store import RunWriter
 
@@ -21,7 +23,7 @@ class NetworkFiles:
 
     def write_layers(self) -> None:
         """The layers as they are known now."""
-        self._writer.network(self._facts.with_memory(self._instruments.layers()))
+        self._writer.network(self._facts.with_memory(layers_of(self._instruments.networks)))
 
     def write_workload(self) -> None:
         """The operations of the step that was read, if one was."""

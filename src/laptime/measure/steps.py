@@ -13,9 +13,10 @@ from laptime.errors import RecordingError
 from laptime.measure.arguments import batch_size
 from laptime.measure.budget import Budget
 from laptime.measure.clocks import Clock, Stamp
-from laptime.measure.instruments import Instruments, Seen
+from laptime.measure.instruments import Instruments
 from laptime.measure.kernels import KernelTracer
 from laptime.measure.network_files import NetworkFiles
+from laptime.measure.seen import Seen
 from laptime.measure.settling import Settling
 from laptime.measure.summary import Facts
 from laptime.measure.timeline import DATA_WAIT, HOST, RawStep, Timeline
