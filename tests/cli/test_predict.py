@@ -195,3 +195,20 @@ def test_a_loss_without_parameters_is_told_the_option(laptime):
     done = laptime("predict", "torch.nn:ReLU", "--input", "4")
     assert done.exit_code == 1
     assert "mode=" not in done.stderr
+
+
+def test_columns_that_were_asked_for_go_one_by_one(laptime, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "60")
+    words = ["--device", "a100-sxm-80gb,t4", "--gpus", "1,2", "--samples", "1281167", "--epochs", "90"]
+    done = laptime("predict", "resnet18", *words, "--largest-batch").stdout
+    titles = done.splitlines()[2]
+    assert "hours" in titles
+    assert "$" in titles
+    assert "largest batch, samples/s there" in words_of(done)
+
+
+def test_the_list_of_devices_ends_within_the_terminal(laptime, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "60")
+    told = laptime("devices").stderr
+    assert max(map(len, told.splitlines())) <= 60
+    assert "No room for tf32" in words_of(told)

@@ -140,5 +140,5 @@ def _memory(one: Prediction) -> str:
     if one.reserved_memory_bytes > one.peak_memory_bytes:
         words += f"; the allocator reserves about {needs / peak:.2f} times that, {needs:.1f} GiB"
     if one.device_memory_bytes is not None:
-        words += f", of {one.device_memory_bytes / _GIB:.0f} GiB"
+        words += f"; the device has {one.device_memory_bytes / _GIB:.0f} GiB"
     return words

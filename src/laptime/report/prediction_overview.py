@@ -37,16 +37,16 @@ def overview_columns(
     made += [
         Column(title="batch", cells=[str(one.batch) for one in found]),
         Column(title=f"step {unit.name}", cells=[figures(one.step_s / unit.seconds) for one in found]),
-        Column(title=_SPREAD, cells=spreads, needed=6),
-        Column(title="samples/s", cells=cells(speeds, 0), needed=5),
-        Column(title=_MEMORY, cells=[f"{one.reserved_memory_bytes / _GIB:.1f}" for one in found], needed=4),
-        Column(title="fits", cells=fits, needed=3),
+        Column(title=_SPREAD, cells=spreads, needed=9),
+        Column(title="samples/s", cells=cells(speeds, 0), needed=8),
+        Column(title=_MEMORY, cells=[f"{one.reserved_memory_bytes / _GIB:.1f}" for one in found], needed=7),
+        Column(title="fits", cells=fits, needed=6),
         *_training(found),
     ]
     if fed:
         alone = [figures(one.prediction.step_s / unit.seconds) for one in fed]
-        made.append(Column(title=_ALONE, cells=alone, needed=8))
-        made.append(Column(title="waits for", cells=[waits_for(one) for one in fed], needed=2, words=True))
+        made.append(Column(title=_ALONE, cells=alone, needed=11))
+        made.append(Column(title="waits for", cells=[waits_for(one) for one in fed], needed=4, words=True))
     return made + (largest_columns(found, largest) if largest else [])
 
 
@@ -58,10 +58,10 @@ def _training(found: Sequence[Prediction]) -> list[Column]:
         whole = [one.training_s for one in found]
         made = [Column(title=unit.name, cells=cells(whole, 2, over=unit.seconds), needed=1)]
         if any(one.dollars is not None for one in found):
-            made.append(Column(title="$", cells=cells([one.dollars for one in found], 2), needed=1))
+            made.append(Column(title="$", cells=cells([one.dollars for one in found], 2), needed=2))
         if any(one.kilowatt_hours is not None for one in found):
             energy = cells([one.kilowatt_hours for one in found], 1)
-            made.append(Column(title="kWh", cells=energy, needed=7))
+            made.append(Column(title="kWh", cells=energy, needed=10))
         return made
     epochs = [one.epoch_s for one in found]
     if all(one is None for one in epochs):

@@ -19,11 +19,11 @@ def largest_columns(found: Sequence[Prediction], largest: Sequence[Largest]) -> 
     by_both = {(one.device, one.prediction.gpus): one for one in largest if one.prediction}
     own = [by_both.get((row.device, row.gpus), by_device[row.device]) for row in found]
     return [
-        Column(title="largest batch", cells=[_batch(one) for one in own], needed=1),
+        Column(title="largest batch", cells=[_batch(one) for one in own], needed=3),
         Column(
             title="samples/s there",
             cells=["" if one.samples_per_s is None else f"{one.samples_per_s:,.0f}" for one in own],
-            needed=3,
+            needed=5,
         ),
     ]
 
