@@ -111,12 +111,12 @@ def _vision(name: str, device: torch.device) -> Subject:
     import transformers
 
     sizes = {"hidden_size": 192, "num_hidden_layers": 6, "num_attention_heads": 3, "intermediate_size": 768}
-    options: dict[str, Any] = {
+    options: dict[str, dict[str, Any]] = {
         "MobileNetV2": {"image_size": 64},
         "ViT": {"image_size": 64, "patch_size": 8, **sizes},
         "ConvNext": {"image_size": 64, "depths": [2, 2, 4, 2], "hidden_sizes": [48, 96, 192, 384]},
-    }[name]
-    config = getattr(transformers, f"{name}Config")(**options, num_labels=10)
+    }
+    config = getattr(transformers, f"{name}Config")(**options[name], num_labels=10)
     network = getattr(transformers, f"{name}ForImageClassification")(config)
     return Subject(
         name=f"{name} of transformers, b16, never looked at before",
