@@ -54,10 +54,10 @@ def test_a_calibration_is_saved_where_predictions_look(laptime, calibrations):
 
 
 @pytest.mark.usefixtures("quick")
-def test_kinds_rows_and_errors_make_a_table(laptime, calibrations, tmp_path):
+def test_a_calibration_is_saved_where_it_is_asked_for(laptime, calibrations, tmp_path):
     done = laptime("calibrate", "--device", "cpu", "--seconds", "2", "--out", "mine/here.npz")
     assert done.exit_code == 0
-    for word in ("operations timed", "kind", "rows", "error", "convolution_backward"):
+    for word in ("operations timed", "kind", "rows"):  # a busy machine may give no kind a model
         assert word in done.stdout
     assert (tmp_path / "mine" / "here.npz").is_file()
     assert (tmp_path / "mine" / "here.csv").is_file()
@@ -152,4 +152,6 @@ def test_kinds_without_a_model_are_counted_rather_than_listed(capsys, tmp_path):
     _print({"device": "mine", "rows": 33, "kinds": [one, none], "file": tmp_path, "rows_file": tmp_path})
     told = capsys.readouterr().out
     assert "pool" not in told
+    assert "error" in told
+    assert "10%" in told
     assert "1 more kinds and types have too few rows" in told
