@@ -37,7 +37,7 @@ def test_measured_and_predicted_stand_side_by_side(laptime, both):
     assert found["step"]["inside"] is False
     assert found["layer_error"] == pytest.approx(1 / 3)
     assert found["layer_phase_error"] == pytest.approx(1 / 3)
-    assert [row["layer"] for row in found["layers"]] == ["0", "2", "(loss)"]
+    assert [row["layer"] for row in found["layers"]] == ["0", "2", "(host)", "(loss)"]
     for row in found["layers"]:
         assert row["forward"]["error"] == pytest.approx(-1 / 3)
     assert [row["phase"] for row in found["phases"]] == ["forward", "backward", "update"]

@@ -12,6 +12,7 @@ from typing import Any
 
 from laptime.errors import PredictionError
 from laptime.predict.measured import MeasuredStep, device_of, measured_step
+from laptime.predict.timing import BETWEEN
 from laptime.record import Phase
 from laptime.record.layers import LOSS_UNIT
 from laptime.store import Run
@@ -19,6 +20,8 @@ from laptime.store.files import one_line, plain
 
 _SAME_BATCH = 0.005
 Row = dict[str, Any]
+
+HOST = BETWEEN.layer  # which has an account of its own where it was measured
 
 
 def is_prediction(path: Path) -> bool:
@@ -146,7 +149,7 @@ def _notes(predicted: Row, found: MeasuredStep, run: Run, layers: Sequence[Row])
     elif device.name != predicted["device"]:
         said.append(f"the devices differ: measured on {device.name}, predicted for {predicted['device']}")
     for side, other in (("measured", "predicted"), ("predicted", "measured")):
-        only = [row["layer"] for row in layers if row["total"][other] is None]
+        only = [row["layer"] for row in layers if row["total"][other] is None and row["layer"] != HOST]
         if only:
             more = f" and {len(only) - 8} more" if len(only) > 8 else ""
             said.append(f"only {side}: {', '.join(map(one_line, only[:8]))}{more}")
