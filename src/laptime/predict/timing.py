@@ -26,9 +26,9 @@ HOST_STEP = 75.0
 HOST_PASS = 12.0  # of a forward pass without training: no zero_grad, loss or optimizer; not measured
 HOST_UPDATE = 20.0
 # A CPU hands its operations over itself: modules, autograd and Python between them. By eye, on a network of
-# 45 operations that two cores ran in 6 ms, 2.6 more than its operations take by themselves.
-ALONE_OPERATION_US = 25.0
-ALONE_STEP_US = 300.0
+# 45 operations that two cores ran in 3.8 ms one hour and in 6.3 another.
+ALONE_OPERATION_US = 12.0
+ALONE_STEP_US = 150.0
 # The optimizer: the share of the bandwidth that its passes reach, and what every tensor adds. Set by eye on
 # `h200_measured.csv`.
 UPDATE_SHARE = 0.78
