@@ -7,7 +7,7 @@ from torch import nn
 import laptime
 from laptime.errors import UnknownGranularity
 from tests.measure.cases import CASES, Recurrent, tokens
-from tests.measure.test_recorder import hooks, rows, torch_is_untouched
+from tests.measure.loops import hooks, rows, torch_is_untouched
 
 CASE = {case.name: case for case in CASES}
 

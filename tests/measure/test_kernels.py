@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import nn
 
 import laptime
-from tests.measure.test_recorder import hooks, rows, torch_is_untouched
+from tests.measure.loops import hooks, rows, torch_is_untouched
 
 
 @pytest.fixture(autouse=True)

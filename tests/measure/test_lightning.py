@@ -11,7 +11,7 @@ from torch.utils.data import DataLoader, TensorDataset
 import laptime
 from laptime.errors import MissingExtra, RecordingError
 from laptime.measure.clocks import FakeClock
-from tests.measure.test_recorder import hooks, rows, torch_is_untouched
+from tests.measure.loops import hooks, rows, torch_is_untouched
 
 lightning = pytest.importorskip("lightning.pytorch")
 pytestmark = pytest.mark.filterwarnings("ignore:You defined a `validation_step` but have no `val_dataloader`")

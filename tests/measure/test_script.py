@@ -17,7 +17,7 @@ import laptime
 from laptime.errors import RunExists, ScriptError
 from laptime.measure.scripts import finder
 from laptime.measure.scripts.run import run_script
-from tests.measure.test_recorder import torch_is_untouched
+from tests.measure.loops import torch_is_untouched
 
 SCRIPTS = Path(__file__).parent / "scripts"
 UNTOUCHED = (nn.Module.__call__, Optimizer.__init__, DataLoader.__iter__, _BaseDataLoaderIter.__next__)

@@ -13,7 +13,7 @@ import laptime
 from laptime.errors import AlreadyRecording, MissingExtra
 from laptime.measure.clocks import FakeClock
 from tests.measure.cases import bert, gpt2
-from tests.measure.test_recorder import Tick, hooks, rows, torch_is_untouched
+from tests.measure.loops import Tick, hooks, rows, torch_is_untouched
 
 transformers = pytest.importorskip("transformers")
 pytest.importorskip("accelerate")

@@ -135,7 +135,7 @@ class Division:
         for unit in self.units:
             unit.is_layer = unit.candidate and unit.called
         for unit in self.units:
-            if unit.candidate and not unit.called and not unit.shared and _has_parameters(unit.module):
+            if unit.candidate and not unit.called and not unit.shared and has_parameters(unit.module):
                 self._promote_ancestor(unit)
         for unit in self.units:
             if unit.is_layer and unit.leader is not None:
@@ -229,7 +229,8 @@ def _original(module: nn.Module) -> nn.Module:
     return original if isinstance(original, nn.Module) else module
 
 
-def _has_parameters(module: nn.Module) -> bool:
+def has_parameters(module: nn.Module) -> bool:
+    """Whether a module is more than a metric or a criterion that lives in the module tree."""
     return next(module.parameters(), None) is not None
 
 

@@ -13,10 +13,10 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
-from laptime.measure.division import Division, Granularity, Unit
+from laptime.measure.division import Division, Granularity, Unit, has_parameters
 from laptime.measure.graph import Boundary, Entries, sequence_number
 from laptime.measure.hooks import around, before, undo_all
-from laptime.measure.layer_hooks import discovering, entering, entering_late, has_parameters, mark_nodes
+from laptime.measure.layer_hooks import discovering, entering, entering_late, mark_nodes
 from laptime.measure.networks import Network, updated_bytes
 from laptime.measure.reading import Reading
 from laptime.measure.seen import Seen
@@ -35,8 +35,6 @@ from laptime.measure.timeline import (
 )
 from laptime.measure.updates import Updates
 from laptime.workload import Phase
-
-__all__ = ["Instruments", "Network", "Seen"]
 
 # A first pass in evaluation mode leaves out what only training calls (auxiliary heads), so discovery goes on
 # until a training pass, or until this many passes have shown that none is coming.

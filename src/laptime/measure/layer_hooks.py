@@ -9,9 +9,8 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import nn
 
-from laptime.measure.division import Unit
+from laptime.measure.division import Unit, has_parameters
 from laptime.measure.graph import Boundary, graph_roots
 from laptime.measure.hooks import Entering
 from laptime.measure.networks import Network
@@ -19,11 +18,6 @@ from laptime.measure.timeline import BACKWARD, INPUT, INSTRUMENT, RETURN, UNITS,
 
 if TYPE_CHECKING:
     from laptime.measure.instruments import Instruments
-
-
-def has_parameters(module: nn.Module) -> bool:
-    """Whether a module is more than a metric or a criterion that lives in the module tree."""
-    return next(module.parameters(), None) is not None
 
 
 def entering(instruments: Instruments, unit: Unit) -> Entering:

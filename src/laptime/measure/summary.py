@@ -12,7 +12,7 @@ from typing import Any
 from laptime.measure.books import Closed
 from laptime.measure.budget import Budget
 from laptime.measure.detach import Detach
-from laptime.measure.instruments import Seen
+from laptime.measure.seen import Seen
 from laptime.measure.timeline import CODE, UNITS, RawStep
 from laptime.record import Account, Layer, Stage, summarize
 from laptime.store import Run

@@ -16,7 +16,7 @@ from torch.utils.data import DataLoader
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 
 from laptime.measure.arguments import batch_size
-from laptime.measure.instruments import Network
+from laptime.measure.networks import Network
 from laptime.measure.patches import Patches
 from laptime.measure.recorder import Recorder
 from laptime.record import Stage
