@@ -110,7 +110,8 @@ class UnknownDevice(HardwareError):
         near = difflib.get_close_matches(name.lower(), names, n=3, cutoff=0.5)
         hint = f"nearest: {', '.join(near)}; " if near else ""
         more = ", and a file such as ./mine.toml can describe another" if what == "device" else ""
-        super().__init__(f"no {what} is called {name!r}; {hint}`laptime devices` lists all{more}")
+        where = "laptime devices" if what == "device" else "laptime devices --links"
+        super().__init__(f"no {what} is called {name!r}; {hint}`{where}` lists all{more}")
 
 
 class AmbiguousDevice(HardwareError):

@@ -76,7 +76,7 @@ def test_several_gpus_take_longer_for_a_step_and_less_for_the_training(laptime):
     assert eight["step_s"] > one["step_s"]
     assert one["training_s"] / 8 < eight["training_s"] < one["training_s"] / 4
     assert eight["communication_s"] == pytest.approx(eight["step_s"] - one["step_s"])
-    assert "leave --gpus out" in laptime("predict", "resnet50", "--inference", "--gpus", "2").stderr
+    assert "ask for one GPU" in laptime("predict", "resnet50", "--inference", "--gpus", "2").stderr
 
 
 def test_several_devices_can_stand_in_one_word_and_each_once(laptime):
@@ -179,16 +179,11 @@ def test_a_callable_that_raises_is_told_so_and_one_that_wants_arguments_too(lapt
     assert "takes no arguments" in laptime("predict", "raising_network:wants", "--input", "4").stderr
 
 
-def test_a_gpu_that_is_not_here_is_not_to_be_calibrated(laptime, monkeypatch, tmp_path):
-    import torch
-
+def test_a_gpu_that_is_not_calibrated_is_told_so(laptime, tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     done = laptime("predict", "zener4", "--device", "cuda")
     assert done.exit_code == 1
-    assert "which has none" in done.stderr
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    assert "this GPU is not calibrated yet" in laptime("predict", "zener4", "--device", "cuda").stderr
+    assert "GPU, if there is one, is not calibrated yet" in done.stderr
 
 
 def test_a_loss_without_parameters_is_told_the_option(laptime):

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any, cast, get_args
 from laptime.cli import predict_options as options
 from laptime.cli.options import EveryLayer, Json, wrong
 from laptime.cli.outcome import answer, say
+from laptime.cli.predict_checks import above_0, check_gpus, check_training, named_device
 from laptime.cli.predict_document import document
 from laptime.cli.predict_target import Read, Subject, Words, subject
-from laptime.cli.predict_words import above_0, check_gpus, check_training, in_options, named_device
 from laptime.cli.progress import waiting
 
 if TYPE_CHECKING:
@@ -73,7 +73,7 @@ def predict(
         no_prefetch, same_samples, direct,
     )  # fmt: skip
     training = {"samples": samples, "epochs": epochs, "price_per_hour": price}
-    with waiting("reading the network"), in_options():
+    with waiting("reading the network"):
         chosen = _devices(device, within is not None or under is not None, counts)
         words = Words(inputs=inputs, precision=precision, optimizer=optimizer, inference=inference)
         asked = subject(name, words)

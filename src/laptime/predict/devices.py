@@ -34,7 +34,10 @@ def device(name: str | Path | Device) -> Device:
         return hardware.device(name)
     found = _newest(kind)
     if found is None:
-        raise CalibrationError(f"this {kind} is not calibrated yet; run laptime calibrate first")
+        own = "CPU" if kind == "cpu" else "GPU, if there is one,"
+        raise CalibrationError(
+            f"{name} means this machine's own: its {own} is not calibrated yet; run `laptime calibrate` first"
+        )
     return _described(found)
 
 

@@ -51,10 +51,10 @@ def predict_all(
     if isinstance(gpus, bool) or not isinstance(gpus, int) or not 1 <= gpus <= MOST_GPUS:
         raise PredictionError(f"gpus is {gpus}; give a whole number from 1 to {MOST_GPUS}, of one node")
     if gpus > 1 and any(one.kind == "cpu" for one in devices):
-        raise PredictionError("several GPUs of a node are predicted, not several CPUs; use gpus=1")
+        raise PredictionError("several GPUs of a node are predicted, not several CPUs; ask for one")
     if gpus > 1 and workload.mode != "training":
         raise PredictionError(
-            "several GPUs exchange gradients, and there are none without training; use gpus=1"
+            "several GPUs exchange gradients, and there are none without training; ask for one GPU"
         )
     for name, value in (("samples", samples), ("epochs", epochs), ("price_per_hour", price_per_hour)):
         if value is not None and not value > 0:

@@ -94,8 +94,8 @@ def _in_mode(workload: Workload, found: MeasuredStep, mode: str | None) -> Workl
         raise PredictionError(f"mode is training or inference, not {wanted!r}")
     if wanted == "training" and "inference" in (workload.mode, found.mode):
         raise PredictionError(
-            "the run has forward passes only, which say nothing of a training; ask for mode='inference', "
-            "or record training steps"
+            "the run has forward passes only, which say nothing of a training; ask for forward passes "
+            "(inference), or record training steps"
         )
     if wanted == workload.mode:
         return workload

@@ -35,9 +35,9 @@ def network(target: str, **options: Any) -> nn.Module:
             found = found(**options)
         except Exception as error:
             takes = f"the options {', '.join(options)}" if options else "no arguments"
-            raise BadTarget(
-                f"{target}() raised {describe(error)}; name a callable that takes {takes}"
-            ) from error
+            entered = error.__traceback__ is not None and error.__traceback__.tb_next is not None
+            way = f"mend it: it is called with {takes}" if entered else f"name a callable that takes {takes}"
+            raise BadTarget(f"{target}() raised {describe(error)}; {way}") from error
     if not isinstance(found, nn.Module):
         raise BadTarget(f"{target}() returned a {type(found).__name__}, not an nn.Module")
     return found.train()

@@ -89,7 +89,9 @@ class Workload:
     def of(cls, document: Any, where: str = "it") -> Workload:
         """From what `document` gave; `where` it came from, for whoever has to mend it."""
         if not isinstance(document, dict) or "laptime_workload" not in document:
-            raise WorkloadError(f"{where} is no workload; save one with Workload.save")
+            raise WorkloadError(
+                f"{where} is no workload; `laptime predict NETWORK --save FILE` and Workload.save make one"
+            )
         version = document["laptime_workload"]
         if version != VERSION:
             raise WorkloadError(f"{where} has version {version}, this laptime reads {VERSION}; trace it anew")
@@ -119,5 +121,7 @@ class Workload:
         except OSError as error:
             raise WorkloadError(f"{path} cannot be read ({error.strerror}); give a saved workload") from None
         except ValueError:
-            raise WorkloadError(f"{path} is no workload; save one with Workload.save") from None
+            raise WorkloadError(
+                f"{path} is no workload; `laptime predict NETWORK --save FILE` and Workload.save make one"
+            ) from None
         return cls.of(document, str(path))

@@ -109,7 +109,7 @@ def check_loss(value: Any) -> None:
     if not value.requires_grad:
         raise WorkloadError(
             "the loss depends on no parameter that is trained; "
-            "leave out detach(), or read it with mode='inference'"
+            "leave out detach(), or read its forward pass alone (inference)"
         )
 
 
