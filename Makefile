@@ -32,7 +32,7 @@ setup: $(STAMP) ## make .venv and install everything, pinned
 demo: $(STAMP) ## train a small network here and show where its time goes
 	$(BIN)/laptime demo
 
-test: $(STAMP) ## the test suite, five to six minutes on two cores
+test: $(STAMP) ## the test suite, about eight minutes on two cores
 	$(BIN)/python -m pytest -m "not slow and not gpu" $(PYTEST_ARGS)
 
 test-slow: $(STAMP) ## the tests that take longer

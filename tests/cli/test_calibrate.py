@@ -92,7 +92,7 @@ def test_a_sweep_that_is_too_short_is_told_in_one_line(laptime):
 
 @pytest.mark.usefixtures("calibrations")
 def test_without_a_calibration_the_machine_at_hand_is_not_known():
-    with pytest.raises(CalibrationError, match="run laptime calibrate first"):
+    with pytest.raises(CalibrationError, match="run `laptime calibrate` first"):
         devices.device("cpu")
     with pytest.raises(UnknownDevice):
         devices.device("no-such-card")
