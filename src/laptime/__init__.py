@@ -37,6 +37,7 @@ _HOMES = {
 def __getattr__(name: str) -> Any:
     # Imported on first use: `import laptime` and `laptime --help` must not wait for torch.
     if name in _HOMES:
+        import_module("laptime.api")  # which also lets a run draw itself
         return getattr(import_module(_HOMES[name]), name)
     raise AttributeError(f"module 'laptime' has no attribute {name!r}")
 

@@ -22,6 +22,23 @@ if TYPE_CHECKING:
 __all__ = ["Run", "default_out", "load", "predict", "record", "workload"]
 
 
+class _Viewer:
+    """How a run draws itself; nothing of it is imported before it is asked for."""
+
+    def report(self, run: Run, out: Path | str | None) -> Path:
+        from laptime.report.page.write import write_report
+
+        return write_report([run], out)
+
+    def html(self, run: Run) -> str:
+        from laptime.report.page.notebook import notebook
+
+        return notebook(run)
+
+
+Run.viewer = _Viewer()
+
+
 def record(
     network: Networks,
     optimizer: Optimizers = None,

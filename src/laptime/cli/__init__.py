@@ -21,6 +21,7 @@ from laptime.cli.outcome import Commands, forgive_encoding
 from laptime.cli.predict import predict
 from laptime.cli.profile import profile
 from laptime.cli.query import query
+from laptime.cli.report import report
 from laptime.cli.run import run
 from laptime.cli.show import show
 from laptime.cli.train import train
@@ -43,6 +44,7 @@ _VERBS: dict[Callable[..., None], str] = {
     train: "train as a configuration file says, and record it",
     profile: "time a network on made-up data",
     show: "the tables of recorded runs",
+    report: "one HTML file with every figure of a run, or of several side by side",
     compare: "two runs or groups of runs, with intervals and a verdict",
     collect: "a run from saved profiler traces or a training log",
     export: "recorded runs as CSV, or as a trace for Perfetto",

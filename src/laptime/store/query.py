@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 import os
 import time
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import pyarrow as pa
 
@@ -20,6 +20,8 @@ from laptime.store.schema import TABLES, TableSchema
 
 if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection
+
+Result = TypeVar("Result")
 
 _RETRIES = 20  # a part can be merged away between listing and reading, again and again on a busy machine
 _RUN_COLUMNS = ("id", "path", "status", "created", "config", "environment", "summary")
@@ -39,6 +41,22 @@ def query(sql: str, runs: Path | str | Sequence[Path | str]) -> Answer:
     `runs` is a folder that is searched for runs, or a list of run directories. Every table has a column
     `run`, the id in the view `runs`. Runs that cannot be read are left out and named in `warnings`.
     """
+
+    def answer(connection: DuckDBPyConnection) -> Any:
+        relation = connection.sql(sql)
+        return pa.table({}) if relation is None else relation.to_arrow_table()
+
+    table, warnings = over(runs, answer)
+    return Answer(table=table, warnings=warnings)
+
+
+def over(
+    runs: Path | str | Sequence[Path | str], work: Callable[[DuckDBPyConnection], Result]
+) -> tuple[Result, tuple[str, ...]]:
+    """What `work` made of the views of `query`, and a line for each run left out.
+
+    It is called anew where a run was written to meanwhile, so it must have no other effect.
+    """
     import duckdb  # 0.2 s, and only a query needs it
 
     paths = find_runs(Path(runs)) if isinstance(runs, (str, Path)) else [Path(run) for run in runs]
@@ -51,9 +69,7 @@ def query(sql: str, runs: Path | str | Sequence[Path | str]) -> Answer:
         with _connection() as connection:
             try:
                 _create_views(connection, loaded)
-                relation = connection.sql(sql)
-                table = pa.table({}) if relation is None else relation.to_arrow_table()
-                return Answer(table=table, warnings=(*warnings, *damaged.values()))
+                return work(connection), (*warnings, *damaged.values())
             except duckdb.Error as error:
                 if isinstance(error, duckdb.IOException) and retries:
                     retries -= 1  # a part may have been merged away since it was listed

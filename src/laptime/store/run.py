@@ -9,7 +9,7 @@ from dataclasses import fields
 from datetime import datetime
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Self, overload
+from typing import Any, ClassVar, Protocol, Self, overload
 
 from laptime.errors import DamagedRun, NotARun, RunError
 from laptime.record import Account, Layer, Stage, Step
@@ -73,8 +73,20 @@ class Steps(Sequence[Step]):
         return f"<{len(self)} steps>"
 
 
+class Viewer(Protocol):
+    """What puts a run before someone. It stands above `store`, so it is given to `Run`, not imported."""
+
+    def report(self, run: Run, out: Path | str | None) -> Path:
+        """Write a page, and say where."""
+
+    def html(self, run: Run) -> str:
+        """A run in a notebook."""
+
+
 class Run:
     """One execution: configuration, environment and steps. What is not asked for is not read."""
+
+    viewer: ClassVar[Viewer | None] = None  # set by `laptime.api`
 
     def __init__(self, path: Path, document: Mapping[str, Any]) -> None:
         self.path = path
@@ -159,6 +171,16 @@ class Run:
     def unexplained_share(self, stage: str = Stage.TRAIN, skip: int = 1) -> float:
         """The share of wall time that no account explains; NaN without steps."""
         return self.accounts(stage, skip=skip)[Account.UNEXPLAINED].share
+
+    def report(self, out: Path | str | None = None) -> Path:
+        """Write everything there is to see of it as one HTML file; by default `report.html` in the run."""
+        if self.viewer is None:
+            raise RunError("nothing here can draw a run; load it with laptime.load(path)")
+        return self.viewer.report(self, out)
+
+    def _repr_html_(self) -> str | None:
+        """What a notebook shows."""
+        return self.viewer.html(self) if self.viewer is not None else None
 
     def __repr__(self) -> str:
         return f"<Run {self.id} at {one_line(self.path)}: {self.status}, {len(self.steps)} steps>"

@@ -1,0 +1,175 @@
+"""A run condensed for drawing: a few hundred bins of its steps, however many there are, and its outliers.
+
+DuckDB reads the part files in place, so a million layer times take a second and no memory to speak of. A bin
+holds neighbouring steps; its median hides a slow step, so the slowest of all bins are kept beside them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from laptime.record import ACCOUNTS, Stage
+from laptime.store import Run
+from laptime.store.query import over
+
+if TYPE_CHECKING:
+    from duckdb import DuckDBPyConnection
+
+BINS = 300
+MOST_POINTS = 60_000  # of layer times: layers x phases x ranks x bins, some 400 kB in a page
+OUTLIERS = 120
+_COARSE = 60  # bins that outliers are told from, of at least ten steps each
+_FAR = 3.0  # interquartile ranges above the third quartile of its bin
+
+Column = NDArray[Any]
+Rows = dict[str, Column]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Digest:
+    """Columns by name, a row for each bin; seconds as they were stored."""
+
+    stage: Stage  # of layers and spread: training, or validation where there is nothing else
+    steps: Rows  # stage, rank, step (the bin's middle), wall quartiles, means of the accounts
+    slow_steps: Rows  # outliers: stage, rank, step, wall_s, usual_s, traced
+    layers: Rows  # layer, phase, rank, step, median seconds
+    slow_layers: Rows  # outliers: layer, phase, rank, step, seconds, usual_s
+    learning: Rows  # stage, step, epoch, seconds since the start, loss, top1, topn, lost (NaN losses)
+    marked: Rows  # marked (True or False), quantiles of the wall time of such training steps
+    spread: Rows  # of training steps: wall_s bin centres and counts
+
+
+def digest(run: Run) -> Digest:
+    """What the figures of a run are drawn from; without rows where DuckDB cannot read them."""
+    return over([run.path], _digest)[0]
+
+
+def _digest(connection: DuckDBPyConnection) -> Digest:
+    def ask(sql: str) -> Any:
+        return connection.sql(sql).to_arrow_table()
+
+    facts = ask(
+        "SELECT count(*) FILTER (stage = 'train') AS train, "
+        "count(*) FILTER (stage = 'train' AND idle_s IS NULL) AS plain FROM steps"
+    ).to_pylist()[0]
+    stage = Stage.TRAIN if facts["train"] else Stage.VALIDATION
+    untraced = "idle_s IS NULL" if facts["plain"] else "true"
+    units = ask(
+        "SELECT count(DISTINCT (layer, phase, rank)) AS units, "
+        f"count(*) FILTER (idle_s IS NULL) AS plain FROM layers WHERE stage = '{stage.value}'"
+    ).to_pylist()[0]
+    untraced_layers = "AND idle_s IS NULL" if units["plain"] else ""
+    chosen = f"layers WHERE stage = '{stage.value}' {untraced_layers}"
+    connection.execute(_layer_bins(_bins(units["units"]), chosen))
+    connection.execute(_step_bins())
+    return Digest(
+        stage=stage,
+        steps=_columns(ask("SELECT * FROM step_bins ORDER BY stage, rank, bin")),
+        slow_steps=_columns(ask(_slow("wall_s", "stage, rank", "idle_s IS NOT NULL AS traced", "steps"))),
+        layers=_columns(ask("SELECT * FROM layer_bins ORDER BY rank, layer, phase, bin")),
+        slow_layers=_columns(ask(_slow("seconds", "rank, layer, phase", "stage", chosen))),
+        learning=_columns(ask(_LEARNING)),
+        marked=_columns(ask(_marked(untraced))),
+        spread=_columns(ask(_spread(stage, untraced))),
+    )
+
+
+def _bins(units: int) -> int:
+    """Fewer bins where there are many layers, so that a page stays small."""
+    return int(min(BINS, max(20, MOST_POINTS // max(1, units))))
+
+
+def _columns(table: Any) -> Rows:
+    return {
+        name: table.column(name).to_numpy(zero_copy_only=False)
+        if not str(table.schema.field(name).type).startswith(("string", "large_string"))
+        else np.array(table.column(name).to_pylist(), dtype=object)
+        for name in table.column_names
+    }
+
+
+# The bin of a step among the `lo` to `hi` of its stage; a short run has one for every step.
+_PLACE = "((step - lo) * bins) // (hi - lo + 1)"
+
+
+def _reach(bins: int, rows: str) -> str:
+    """SQL for the bounds of `rows`, and into how many bins their steps go."""
+    whole = "max(step) - min(step) + 1"
+    each = f"CASE WHEN {whole} <= {2 * bins} THEN {whole} ELSE {bins} END AS bins"
+    return f"SELECT stage, min(step) AS lo, max(step) AS hi, {each} FROM {rows} GROUP BY stage"
+
+
+def _step_bins() -> str:
+    means = ", ".join(f"avg({one.column}) AS {one.column}" for one in ACCOUNTS)
+    return f"""
+        CREATE TEMP TABLE step_bins AS
+        WITH reach AS ({_reach(BINS, "steps")})
+        SELECT stage, rank, any_value(device) AS device, {_PLACE} AS bin, median(step) AS step,
+               count(*) AS count, avg(wall_s) AS mean_s, min(wall_s) AS min_s, max(wall_s) AS max_s,
+               quantile_cont(wall_s, 0.25) AS q1_s, median(wall_s) AS median_s,
+               quantile_cont(wall_s, 0.75) AS q3_s, {means}
+        FROM steps JOIN reach USING (stage) GROUP BY stage, rank, bin"""
+
+
+def _slow(values: str, keys: str, kept: str, rows: str) -> str:
+    """SQL for the values far beyond those of their neighbours with the same keys, the furthest first."""
+    return f"""
+        WITH chosen AS (SELECT {kept}, step, {keys}, {values} AS value FROM {rows}),
+             reach AS (SELECT min(step) AS lo, max(step) AS hi,
+                       greatest(1, least({_COARSE}, (max(step) - min(step) + 1) // 10)) AS bins FROM chosen),
+             placed AS (SELECT chosen.*, {_PLACE} AS bin FROM chosen, reach),
+             usual AS (SELECT {keys}, bin, median(value) AS usual_s, quantile_cont(value, 0.25) AS q1,
+                       quantile_cont(value, 0.75) AS q3, count(*) AS count FROM placed GROUP BY {keys}, bin)
+        SELECT {keys}, {kept.split(" AS ")[-1]}, step, value AS {values}, usual_s
+        FROM placed JOIN usual USING ({keys}, bin)
+        WHERE count > 3 AND value > q3 + {_FAR} * (q3 - q1) AND value > 1.2 * usual_s
+        ORDER BY value - usual_s DESC LIMIT {OUTLIERS}"""
+
+
+def _layer_bins(bins: int, rows: str) -> str:
+    return f"""
+        CREATE TEMP TABLE layer_bins AS
+        WITH chosen AS (SELECT * FROM {rows}), reach AS ({_reach(bins, "chosen")})
+        SELECT rank, layer, phase, {_PLACE} AS bin, median(step) AS step, median(seconds) AS seconds
+        FROM chosen JOIN reach USING (stage) GROUP BY rank, layer, phase, bin"""
+
+
+# The clock of an attempt starts anew: attempts stand one after the other. Ranks log the same training, so
+# the lowest speaks for all.
+_LEARNING = f"""
+    WITH lasted AS (SELECT attempt, max(start_s + wall_s) AS length FROM steps GROUP BY attempt),
+         since AS (SELECT attempt, sum(length) OVER (ORDER BY attempt) - length AS before FROM lasted),
+         chosen AS (SELECT s.*, before + start_s + wall_s AS at_s FROM steps s JOIN since USING (attempt)
+                    WHERE rank = (SELECT min(rank) FROM steps)),
+         reach AS ({_reach(BINS, "chosen")})
+    SELECT stage, CASE WHEN stage = 'train' THEN {_PLACE} ELSE epoch END AS bin, median(step) AS step,
+           avg(epoch) AS epoch, max(at_s) AS at_s,
+           avg(loss) FILTER (NOT isnan(loss)) AS loss, avg(top1) FILTER (NOT isnan(top1)) AS top1,
+           avg(topn) FILTER (NOT isnan(topn)) AS topn,
+           count(*) FILTER (isnan(loss) OR isinf(loss)) AS lost, count(*) AS count
+    FROM chosen JOIN reach USING (stage) GROUP BY stage, bin ORDER BY stage, bin"""
+
+
+def _marked(untraced: str) -> str:
+    """Quantiles of training steps with and without layer marks, for a box each."""
+    return f"""
+        SELECT instrumented AS marked, count(*) AS count, avg(wall_s) AS mean_s,
+               quantile_cont(wall_s, 0.05) AS low_s, quantile_cont(wall_s, 0.25) AS q1_s,
+               median(wall_s) AS median_s, quantile_cont(wall_s, 0.75) AS q3_s,
+               quantile_cont(wall_s, 0.95) AS high_s
+        FROM steps WHERE stage = 'train' AND {untraced} AND step > (SELECT min(step) FROM steps)
+        GROUP BY instrumented ORDER BY instrumented"""
+
+
+def _spread(stage: Stage, untraced: str) -> str:
+    """A histogram of 80 bars up to the 99th percentile; what lies beyond is counted in the last."""
+    return f"""
+        WITH chosen AS (SELECT wall_s FROM steps WHERE stage = '{stage.value}' AND {untraced}),
+             reach AS (SELECT min(wall_s) AS lo, quantile_cont(wall_s, 0.99) AS hi FROM chosen)
+        SELECT least(79, CASE WHEN hi > lo THEN floor((wall_s - lo) / (hi - lo) * 80) ELSE 0 END) AS bin,
+               any_value(lo) AS lo, any_value(hi) AS hi, count(*) AS count
+        FROM chosen, reach GROUP BY bin ORDER BY bin"""

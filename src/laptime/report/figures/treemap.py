@@ -1,0 +1,93 @@
+"""The network as nested rectangles: a module is as large as the time spent in it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from laptime.report.figures.figure import COLOURS, Figure, label
+
+_ROOT = "step"
+
+
+def treemap(part: Mapping[str, Any], paths: Mapping[str, str]) -> Figure | None:
+    """Layers inside the modules that hold them; `paths` are the modules' paths by layer name."""
+    seconds: dict[tuple[str, ...], float] = {}
+    back: dict[tuple[str, ...], float] = {}
+    for one in part["layers"]:
+        if one["total_s"]:
+            path = (
+                tuple((paths.get(one["layer"]) or one["layer"]).split("."))
+                if one["module"]
+                else (one["layer"],)
+            )
+            for end in range(len(path) + 1):
+                seconds[path[:end]] = seconds.get(path[:end], 0.0) + one["total_s"]
+                spent = one["backward"]["median"] if one["backward"] else 0.0
+                back[path[:end]] = back.get(path[:end], 0.0) + spent
+    if len(seconds) < 2:
+        return None
+    nodes = _joined(seconds)
+    whole = seconds[()]
+    return Figure(
+        name="treemap",
+        title="Time by module",
+        caption="The area is the median time of a module's layers in a step; a click opens a module. The "
+        "more of it is backward, the more orange.",
+        traces=[
+            {
+                "type": "treemap",
+                "branchvalues": "remainder",
+                "ids": [_id(node) for node in nodes],
+                "labels": [label(".".join(node[len(nodes[node]) :])) if node else "step" for node in nodes],
+                "parents": [_id(nodes[node]) if node else "" for node in nodes],
+                "values": [seconds[node] * 1e3 if _is_leaf(node, nodes) else 0.0 for node in nodes],
+                "text": [f"{seconds[node] * 1e3:.3g} ms" for node in nodes],
+                "customdata": [
+                    [seconds[node] * 1e3, seconds[node] / whole * 100, back[node] / seconds[node] * 100]
+                    for node in nodes
+                ],
+                "hovertemplate": "%{label}: %{customdata[0]:.4g} ms, %{customdata[1]:.1f} % of the compute, "
+                "%{customdata[2]:.0f} % of it backward<extra></extra>",
+                "textinfo": "label+text",
+                "marker": {
+                    "colors": [back[node] / seconds[node] for node in nodes],
+                    "colorscale": [[0, COLOURS["forward"]], [0.5, "#8f8f8f"], [1, COLOURS["backward"]]],
+                    "cmin": 0.3,
+                    "cmax": 0.9,
+                },
+                "tiling": {"pad": 2},
+                "pathbar": {"visible": True},
+            }
+        ],
+        layout={"margin": {"l": 4, "r": 4, "t": 4, "b": 4}},
+        height=420,
+    )
+
+
+def _joined(seconds: Mapping[tuple[str, ...], float]) -> dict[tuple[str, ...], tuple[str, ...]]:
+    """Nodes with their parents; a module with one child alone is drawn as that child."""
+    children: dict[tuple[str, ...], list[tuple[str, ...]]] = {}
+    for node in seconds:
+        if node:
+            children.setdefault(node[:-1], []).append(node)
+    found: dict[tuple[str, ...], tuple[str, ...]] = {(): ()}
+
+    def add(node: tuple[str, ...], parent: tuple[str, ...]) -> None:
+        while len(children.get(node, ())) == 1:
+            node = children[node][0]
+        found[node] = parent
+        for child in children.get(node, ()):
+            add(child, node)
+
+    for child in children[()]:
+        add(child, ())
+    return found
+
+
+def _is_leaf(node: tuple[str, ...], nodes: Mapping[tuple[str, ...], tuple[str, ...]]) -> bool:
+    return bool(node) and node not in set(nodes.values())
+
+
+def _id(node: tuple[str, ...]) -> str:
+    return "/".join((_ROOT, *map(label, node)))

@@ -1,0 +1,1 @@
+"""Runs as HTML pages: sections of sentences, tables and figures, for a file or for the dashboard."""

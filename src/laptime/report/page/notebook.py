@@ -1,0 +1,27 @@
+"""A run in a notebook: its numbers and its books, small, without scripts."""
+
+from __future__ import annotations
+
+from laptime.report.content import content
+from laptime.report.page.render import environment
+from laptime.report.page.run_page import about, main_part, tiles
+from laptime.report.page.run_tables import accounts_table
+from laptime.store import Run
+
+
+def notebook(run: Run) -> str:
+    """An HTML fragment that styles itself and runs nothing: a notebook may be opened by someone else."""
+    found = content(run)
+    part = main_part(found)
+    stage = "train" if found["train"] else "validation"
+    return (
+        environment()
+        .get_template("notebook.html")
+        .render(
+            run=run,
+            about=about(found),
+            tiles=list(tiles(found)),
+            table=accounts_table(part, stage) if part is not None and part["accounted"] else None,
+            first=found["look_first"],
+        )
+    )
