@@ -18,7 +18,7 @@ def checked(path):
     tracks = defaultdict(list)
     for event in events:
         assert {"ph", "ts", "pid", "tid", "name"} <= set(event)
-        assert event["ph"] in "XM"
+        assert event["ph"] in "XMC"
         if event["ph"] == "X":
             assert event["dur"] >= 0
             tracks[event["pid"], event["tid"]].append((event["ts"], event["ts"] + event["dur"]))
@@ -49,8 +49,8 @@ def test_a_trace_has_steps_layers_and_kernels_on_named_tracks(tmp_path):
     assert [event["name"] for event in steps] == [f"step {n}" for n in range(8)]
     assert steps[3]["ts"] == pytest.approx(0.3e6)
     assert steps[3]["dur"] == pytest.approx(0.1e6)
-    assert steps[3]["args"]["backward"] == 0.05
-    assert steps[3]["args"]["idle"] is None
+    assert steps[3]["args"]["backward_s"] == 0.05
+    assert steps[3]["args"]["idle_s"] is None
     layers = [event for event in events if event.get("cat") == "layer"]
     assert len(layers) == 8 * 3 * 4
     assert {event["args"]["how"] for event in layers if event["args"]["phase"] == "update"} == {"allocated"}
@@ -122,3 +122,33 @@ def test_hostile_names_and_losses_survive_the_trace(tmp_path):
 def test_a_run_without_steps_is_a_trace_without_events(tmp_path):
     start(tmp_path / "run").close("finished", {})
     assert checked(write_trace(load(tmp_path / "run"), tmp_path / "trace.json")) == []
+
+
+def test_the_loss_and_the_time_it_takes_are_two_numbers(tmp_path):
+    writer = start(tmp_path / "run")
+    add_steps(writer, range(1), loss=2.5, loss_s=0.01, forward_s=0.02)
+    writer.close("finished", {})
+    events = checked(write_trace(load(tmp_path / "run"), tmp_path / "trace.json"))
+    (step,) = (event for event in events if event.get("cat") == "step")
+    assert (step["args"]["loss"], step["args"]["loss_s"]) == (2.5, 0.01)
+
+
+def test_a_second_attempt_follows_where_the_first_ended(tmp_path):
+    writer = start(tmp_path / "run")
+    add_steps(writer, range(2))
+    writer.append("steps", schema.steps.table([a_step(1, attempt=1, start_s=0.0)]))
+    writer.close("finished", {})
+    events = checked(write_trace(load(tmp_path / "run"), tmp_path / "trace.json"))
+    steps = {event["name"]: event["ts"] for event in events if event.get("cat") == "step"}
+    assert steps == {"step 0": 0.0, "step 1": 100_000.0, "step 1 (attempt 1)": 200_000.0}
+
+
+def test_memory_is_a_counter_where_it_is_known(tmp_path):
+    writer = start(tmp_path / "run")
+    add_steps(writer, range(2))
+    rows = [a_layer_time(0, "conv"), a_layer_time(1, "conv", memory_bytes=1 << 30)]
+    writer.append("layers", schema.layers.table(rows))
+    writer.close("finished", {})
+    events = checked(write_trace(load(tmp_path / "run"), tmp_path / "trace.json"))
+    counted = [(event["ts"], event["args"]) for event in events if event["ph"] == "C"]
+    assert counted == [(100_000.0, {"bytes": 1 << 30})]

@@ -1,7 +1,8 @@
 """A run as trace events: what chrome://tracing and ui.perfetto.dev open.
 
 A process per rank; a track for the steps with their accounts, one per phase for layers, one per stream for
-kernels.
+kernels, and a counter of the memory of kernel-traced steps. Text is written as it is, not in the
+escapes that JSON allows: Perfetto's reader leaves `\\u5c42` in a name as it is (v52).
 """
 
 from __future__ import annotations
@@ -16,11 +17,16 @@ from laptime.record import ACCOUNTS, Phase, Stage
 from laptime.store.files import plain, replacing
 from laptime.store.run import Run
 from laptime.store.selection import Columns
+from laptime.store.series import AttemptStarts
 
 DEFAULT_STEPS = 20
 _STEPS_TRACK = 0
 _LAYER_TRACKS = {phase.value: place for place, phase in enumerate(Phase, start=1)}
 _FIRST_KERNEL_TRACK = 10
+_TRACKS = 10_000  # of one process at most
+_MEMORY = "memory, highest in each layer"
+
+_LAYER_ARGS = ("step", "phase", "seconds", "calls", "how", "busy_s", "idle_s", "memory_bytes")
 
 Row = dict[str, Any]
 Key = tuple[str, int, int, int]  # stage, attempt, step, rank
@@ -42,7 +48,8 @@ class _Span:
 def write_trace(run: Run, path: Path | str, steps: range | None = None) -> Path:
     """Write training steps as a trace; by default the last 20 with layer times (the last 20 where none has).
 
-    Accounts have a length but no place inside a step, so they are numbers on the step's span.
+    Accounts have a length but no place inside a step, so they are numbers on the step's span. Attempts follow
+    one another.
     """
     target = Path(path)
     chosen = _chosen_steps(run, steps)
@@ -50,13 +57,13 @@ def write_trace(run: Run, path: Path | str, steps: range | None = None) -> Path:
     with replacing(target) as file:
         header = {"run": run.id, "path": str(run.path), "status": run.status}
         file.write(b'{"displayTimeUnit": "ms", "otherData": ' + _json(header) + b', "traceEvents": [')
-        _write_events(file, [*_names(run, spans, chosen), *_events(spans)])
+        _write_events(file, [*_names(run, spans, chosen), *_events(spans), *_memory(spans)])
         file.write(b"\n]}\n")
     return target
 
 
 def _json(value: Any) -> bytes:
-    return json.dumps(plain(value), allow_nan=False).encode()
+    return json.dumps(plain(value), allow_nan=False, ensure_ascii=False).encode()
 
 
 def _write_events(file: IO[bytes], events: Iterable[Row]) -> None:
@@ -93,28 +100,32 @@ def _key(row: Row) -> Key:
 
 def _spans(run: Run, chosen: dict[Key, Row]) -> list[_Span]:
     numbers = {key[2] for key in chosen}
+    begun = AttemptStarts(run)
     spans = []
     for row in chosen.values():
         label = f"step {row['step']}" + (f" (attempt {row['attempt']})" if row["attempt"] else "")
-        args = {account.value: row[account.column] for account in ACCOUNTS}
+        args = {account.column: row[account.column] for account in ACCOUNTS}
         args |= {name: row[name] for name in ("epoch", "optimizer_step", "samples", "loss", "top1", "topn")}
-        spans.append(_span(row, _STEPS_TRACK, label, "step", row["wall_s"], args))
+        spans.append(_span(begun, row, _STEPS_TRACK, label, "step", row["wall_s"], args))
     for row in _rows(run, "layers", numbers):
         if _key(row) in chosen:
-            args = {key: row[key] for key in ("step", "phase", "seconds", "calls", "how", "busy_s", "idle_s")}
+            args = {key: row[key] for key in _LAYER_ARGS}
             track = _LAYER_TRACKS[row["phase"]]
-            spans.append(_span(row, track, row["layer"], "layer", row["seconds"], args))
+            spans.append(_span(begun, row, track, row["layer"], "layer", row["seconds"], args))
     streams: dict[tuple[int, int], int] = {}
     for row in _rows(run, "kernels", numbers):
         if _key(row) in chosen:
             track = streams.setdefault((row["rank"], row["stream"]), _FIRST_KERNEL_TRACK + len(streams))
             args = {key: row[key] for key in ("step", "layer", "phase", "kind", "stream")}
-            spans.append(_span(row, track, row["name"], "kernel", row["seconds"], args))
+            spans.append(_span(begun, row, track, row["name"], "kernel", row["seconds"], args))
     return _untangled(spans)
 
 
-def _span(row: Row, track: int, name: str, category: str, seconds: float, args: Row) -> _Span:
-    start, end = round(row["start_s"] * 1e9), round((row["start_s"] + seconds) * 1e9)
+def _span(
+    begun: AttemptStarts, row: Row, track: int, name: str, category: str, seconds: float, args: Row
+) -> _Span:
+    start_s = begun(row["rank"], row["attempt"]) + row["start_s"]
+    start, end = round(start_s * 1e9), round((start_s + seconds) * 1e9)
     return _Span(
         process=row["rank"],
         track=track,
@@ -155,10 +166,24 @@ def _events(spans: Iterable[_Span]) -> Iterator[Row]:
             "name": span.name,
             "cat": span.category,
             "pid": span.process,
-            "tid": span.track,
+            "tid": _track(span.process, span.track),
             "ts": span.start_ns / 1000,
             "dur": (span.end_ns - span.start_ns) / 1000,
             "args": span.args,
+        }
+
+
+def _memory(spans: Iterable[_Span]) -> Iterator[Row]:
+    """A counter's values, in order of time: the most that was allocated while each layer ran."""
+    known = [span for span in spans if span.args.get("memory_bytes") is not None]
+    for span in sorted(known, key=lambda span: (span.process, span.start_ns)):
+        yield {
+            "ph": "C",
+            "name": _MEMORY,
+            "pid": span.process,
+            "tid": _track(span.process, _STEPS_TRACK),
+            "ts": span.start_ns / 1000,
+            "args": {"bytes": span.args["memory_bytes"]},
         }
 
 
@@ -180,4 +205,13 @@ def _names(run: Run, spans: Iterable[_Span], chosen: dict[Key, Row]) -> Iterator
 
 
 def _name(what: str, process: int, track: int, args: Row) -> Row:
-    return {"ph": "M", "name": what, "pid": process, "tid": track, "ts": 0, "args": args}
+    tid = _track(process, track)
+    return {"ph": "M", "name": what, "pid": process, "tid": tid, "ts": 0, "args": args}
+
+
+def _track(process: int, track: int) -> int:
+    """A track's number for the viewers: none that another process has, nor that could be a process.
+
+    Perfetto takes track 0 of process 1 for its track 1 (v52): the thread whose number is that of its process.
+    """
+    return (process + 1) * _TRACKS + track
