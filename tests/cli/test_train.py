@@ -9,10 +9,13 @@ import sys
 import time
 
 import pytest
+from typer.testing import CliRunner
 
+from laptime.cli import app
 from laptime.errors import ConfigError
 from laptime.store import load
-from laptime.train.experiment import grid, trials
+from laptime.train.experiment import grid, python, trials
+from laptime.train.stopping import Relay
 
 CONFIG = """
 network = "zener4"
@@ -33,6 +36,20 @@ def config(tmp_path):
     path = tmp_path / "cards.toml"
     path.write_text(CONFIG)
     return path
+
+
+@pytest.fixture
+def trials_here(monkeypatch):
+    """Trials in this process: starting one takes seconds. Two tests below start theirs."""
+
+    def start(self, command, *, stdout, stderr):
+        assert command[: len(python())] == python()
+        done = CliRunner().invoke(app, command[len(python()) :])
+        stderr.write(done.stderr.encode())
+        return done.exit_code
+
+    monkeypatch.setattr(Relay, "start", start)
+    monkeypatch.setattr(Relay, "wait", lambda self, status: status)
 
 
 def test_a_training_is_recorded_and_shown(laptime, config, tmp_path):
@@ -107,6 +124,17 @@ def test_what_cannot_be_trained_is_told_in_one_line(words, said, laptime, config
     assert "Traceback" not in done.stderr
 
 
+def test_a_trial_is_a_process_of_its_own(laptime, config, tmp_path):
+    words = ["train", config, "--sweep", "batch=48", "--out", tmp_path / "grid", "--json"]
+    done = laptime(*words)
+    assert done.exit_code == 0, done.stderr
+    (found,) = json.loads(done.stdout)["trials"]
+    assert (found["trial"], found["status"]) == ("batch=48", "finished")
+    run = json.loads((tmp_path / "grid" / "batch=48" / "run.json").read_text())
+    assert run["heartbeat"]["pid"] != os.getpid()
+
+
+@pytest.mark.usefixtures("trials_here")
 def test_a_sweep_is_a_grid_that_goes_on_where_it_stopped(laptime, config, tmp_path):
     out = tmp_path / "grid"
     words = ["train", config, "--sweep", "batch=16,32", "--out", out]
@@ -123,6 +151,7 @@ def test_a_sweep_is_a_grid_that_goes_on_where_it_stopped(laptime, config, tmp_pa
     assert {row["status"] for row in resumed} == {"done before"}
 
 
+@pytest.mark.usefixtures("trials_here")
 def test_folds_hold_out_every_sample_once(laptime, config, tmp_path):
     done = laptime("train", config, "--set", "validation.folds=2", "--out", tmp_path / "folds", "--json")
     assert done.exit_code == 0, done.stderr
@@ -198,8 +227,8 @@ def test_only_a_run_that_can_go_on_is_said_to(laptime, config, tmp_path):
     assert f"--resume --out {tmp_path / 'nan'} goes on" in stopped.stderr
 
 
-def own_network(folder):
-    (folder / "ones_own.py").write_text(
+def own_network(folder, name="ones_own"):
+    (folder / f"{name}.py").write_text(
         "from torch import nn\n"
         "class Net(nn.Sequential):\n"
         "    def __init__(self, outputs=2):\n"
@@ -207,22 +236,15 @@ def own_network(folder):
     )
 
 
-def test_a_network_is_found_beside_the_configuration_that_names_it(process, config, tmp_path):
+def test_a_network_is_found_beside_the_configuration_that_names_it(laptime, config, tmp_path, monkeypatch):
+    monkeypatch.setattr(sys, "path", list(sys.path))  # the folder comes first from then on
     folder = tmp_path / "elsewhere"
     folder.mkdir()
-    own_network(folder)
-    (folder / "own.toml").write_text(CONFIG.replace("zener4", "ones_own:Net"))
-    done = process(
-        "train",
-        folder / "own.toml",
-        "--set",
-        "network.options.outputs=5",
-        "--set",
-        "steps=1",
-        "--out",
-        tmp_path / "run",
-    )
-    assert done.returncode == 0, done.stderr
+    own_network(folder, "beside_it")
+    (folder / "own.toml").write_text(CONFIG.replace("zener4", "beside_it:Net"))
+    settings = ("--set", "network.options.outputs=5", "--set", "steps=1")
+    done = laptime("train", folder / "own.toml", *settings, "--out", tmp_path / "run")
+    assert done.exit_code == 0, done.stderr
 
 
 def test_a_training_goes_on_only_with_what_it_was_made_with(laptime, config, tmp_path):
@@ -245,6 +267,7 @@ def test_a_complete_training_is_left_as_it_is(laptime, config, tmp_path):
     assert (tmp_path / "run" / "run.json").read_text() == before
 
 
+@pytest.mark.usefixtures("trials_here")
 def test_repetitions_are_averaged_go_on_when_longer_and_are_refused_when_other(laptime, config, tmp_path):
     out = tmp_path / "rep"
     words = ("train", config, "--repeat", "2", "--out", out)
@@ -261,6 +284,7 @@ def test_repetitions_are_averaged_go_on_when_longer_and_are_refused_when_other(l
     assert [step.epoch for step in load(out / "rep-2").steps if step.stage == "train"] == [0] * 3 + [1] * 3
 
 
+@pytest.mark.usefixtures("trials_here")
 def test_the_command_that_a_sweep_offers_works_with_more_than_two_trials(laptime, config, tmp_path):
     done = laptime(
         "train", config, "--sweep", "batch=8,16,32", "--set", "steps=2", "--out", tmp_path / "grid"
@@ -270,6 +294,7 @@ def test_the_command_that_a_sweep_offers_works_with_more_than_two_trials(laptime
     assert laptime(*offered[1:]).exit_code == 0
 
 
+@pytest.mark.usefixtures("trials_here")
 def test_a_sweep_whose_trials_all_failed_offers_nothing(laptime, config, tmp_path):
     own_network(tmp_path)
     settings = ("--set", "network.name=ones_own:Net", "--sweep", "network.options.outputs=2,3")
