@@ -4,6 +4,7 @@ import gzip
 import json
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import cache
 from itertools import pairwise
@@ -15,6 +16,8 @@ from tests.store.samples import HOSTILE
 
 from laptime.errors import LaptimeError, PredictionError
 from laptime.hardware import device
+from laptime.predict.calibration import Calibration
+from laptime.predict.devices import calibrations
 from laptime.predict.largest import largest
 from laptime.predict.predicting import DATA_SHEET, predict
 from laptime.predict.refinement import predict_run
@@ -360,7 +363,9 @@ def test_a_network_is_read_anew_at_the_asked_batch_and_precision_and_only_once()
     base = kept("resnet18-32-fp32")
     for _ in range(2):
         made = answer(base, read=read, batch=48, precision="bf16", devices="h200")
-    assert calls == [(48, "bf16")]
+    assert calls == [(48, "bf16"), (32, "bf16")]  # the second for the curve, at any batch
+    answer(base, read=read, batch=49, precision="bf16", devices="h200")
+    assert calls[2:] == [(49, "bf16")]
     meant = predict(rescaled(kept("resnet18-32-bf16"), 48), device("h200"))
     assert row(made)["step_s"] == pytest.approx(meant.step_s)
     assert made["question"]["precision"] == "bf16"
@@ -459,6 +464,30 @@ def test_a_cpu_says_that_it_has_no_other_host():
     made = answer(devices="epyc-7763", host=4)
     assert row(made, "epyc-7763")["step_s"] == row(made["baseline"], "epyc-7763")["step_s"]
     assert any("host" in note for note in row(made, "epyc-7763")["notes"])
+
+
+def test_a_calibrated_cpu_is_imagined_from_its_own_times():
+    folder = calibrations()
+    folder.mkdir(parents=True)
+    peaks = {"float32": 1e12, "tf32": 1e12, "bfloat16": 1e12, "float16": 1e12}
+    facts = {"host": "device", "date": "2026-01-02", "type": "cpu"}
+    made = Calibration(device="epyc-7763", peaks=peaks, bandwidth=1e11, forests={}, facts=facts)
+    made.save(folder / "epyc-7763.npz")
+    found = answer(devices="epyc-7763,h200", shown="epyc-7763", compute=2, bandwidth=2)
+    one, plain = row(found, "epyc-7763"), row(found["baseline"], "epyc-7763")
+    assert one["calibrated"]
+    assert plain["basis"] == "calibration of 2026-01-02"
+    assert 0.5 <= one["step_s"] / plain["step_s"] < 0.55
+    assert row(found)["largest_batch"] > 0
+    assert one["largest_batch"] is None
+
+
+def test_many_at_once_get_the_same_answer():
+    asked = [{"devices": "h200,t4", "batch": 50 + place % 3, "compute": 2} for place in range(9)]
+    with ThreadPoolExecutor(4) as pool:
+        found = list(pool.map(lambda query: answer(**query), asked))
+    assert found[0] == found[3] == found[6] == answer(**asked[0])
+    assert found[0] != found[1]
 
 
 def test_memory_is_not_imagined():

@@ -70,8 +70,13 @@ def _subject(workload: Workload, question: Question, read: Read | None) -> Subje
     batch = question.batch or workload.batch
     precision = question.precision or workload.precision
     if read is not None:
-        own = read_once(read, batch, precision)
-        return Subject(workload=own, base=own if batch > 1 else read_once(read, START, precision))
+
+        def at(size: int) -> Workload:
+            given = (size, precision) == (workload.batch, workload.precision)
+            return workload if given else read_once(read, size, precision)
+
+        # The curve is made from the same batch wherever the asked one goes, so that its points can be kept.
+        return Subject(workload=at(batch), base=at(workload.batch if workload.batch > 1 else START))
     if precision != workload.precision:
         raise PredictionError(
             f"precision is {precision}, but this step was read in {workload.precision}; give that, or name "
