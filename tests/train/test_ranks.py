@@ -14,8 +14,10 @@ import torch
 import laptime
 from laptime.report import content
 from laptime.train import checkpoint
+from laptime.train.config.reading import read_config
 from laptime.train.place import Place
 from laptime.train.ranks import Ranks
+from laptime.train.session import train
 
 CONFIG = """
 network = "zener4"
@@ -41,13 +43,8 @@ def command(tmp_path, out, *options, samples=64, epochs=2, batch=8):
     return [sys.executable, "-m", "laptime", "train", str(config), "--out", str(out), "--json", *options]
 
 
-def trained(tmp_path, name, *options, **numbers):
-    out = tmp_path / name
-    done = subprocess.run(
-        command(tmp_path, out, *options, **numbers), capture_output=True, text=True, timeout=100
-    )
-    assert done.returncode == 0, done.stderr[-2000:]
-    return laptime.load(out)
+def called(words):
+    return subprocess.run(words, capture_output=True, text=True, timeout=100)
 
 
 def weights(run):
@@ -56,8 +53,17 @@ def weights(run):
 
 
 @pytest.fixture(scope="module")
-def two(tmp_path_factory):
-    return trained(tmp_path_factory.mktemp("two"), "two", "--workers", "2")
+def finished(tmp_path_factory):
+    """A training of two ranks: what its process said, and its run."""
+    folder = tmp_path_factory.mktemp("two")
+    done = called(command(folder, folder / "two", "--workers", "2"))
+    assert done.returncode == 0, done.stderr[-2000:]
+    return done, laptime.load(folder / "two")
+
+
+@pytest.fixture(scope="module")
+def two(finished):
+    return finished[1]
 
 
 def test_every_rank_records_its_steps_and_layers(two):
@@ -71,7 +77,9 @@ def test_every_rank_records_its_steps_and_layers(two):
 
 
 def test_two_ranks_learn_what_one_learns_from_batches_twice_the_size(two, tmp_path):
-    one = trained(tmp_path, "one", batch=16)
+    command(tmp_path, tmp_path / "one", batch=16)
+    config = read_config(tmp_path / "one.toml").config
+    one = train(config, out=tmp_path / "one")
     for name, tensor in weights(one).items():
         torch.testing.assert_close(weights(two)[name], tensor, rtol=1e-4, atol=1e-6)
 
@@ -88,24 +96,14 @@ def test_communication_is_split_into_exposed_and_overlapped(two):
         assert charged > 0.1 * one["exposed_s"]  # a busy machine moves either
 
 
-def test_a_healthy_training_says_nothing_but_where_it_runs(tmp_path):
-    done = subprocess.run(
-        command(tmp_path, tmp_path / "run", "--workers", "2", epochs=1),
-        capture_output=True,
-        text=True,
-        timeout=100,
-    )
+def test_a_healthy_training_says_nothing_but_where_it_runs(finished):
+    done, _ = finished
     assert len(done.stderr.splitlines()) == 1, done.stderr
     assert json.loads(done.stdout)["run"]["status"] == "finished"
 
 
 def test_what_is_wrong_on_every_rank_is_told_once_and_not_tried_again(tmp_path):
-    done = subprocess.run(
-        command(tmp_path, tmp_path / "run", "--workers", "2", "--set", "train.device=cuda:7"),
-        capture_output=True,
-        text=True,
-        timeout=100,
-    )
+    done = called(command(tmp_path, tmp_path / "run", "--workers", "2", "--set", "train.device=cuda:7"))
     assert done.returncode == 1
     assert done.stderr == "laptime: there is no device 'cuda:7'; this machine has cpu\n"
 
@@ -130,9 +128,7 @@ def test_an_interrupt_ends_all_ranks_after_the_same_step_and_resuming_goes_on(tm
     taken = [[s for s in run.steps if s.rank == rank and s.stage == "train"] for rank in (0, 1)]
     assert [len(one) for one in taken] == [state["counts"]["step"]] * 2
     end = state["counts"]["step"] + 3
-    done = subprocess.run(
-        [*words, "--resume", "--set", f"train.steps={end}"], capture_output=True, text=True, timeout=100
-    )
+    done = called([*words, "--resume", "--set", f"train.steps={end}"])
     assert done.returncode == 0, done.stderr[-2000:]
     last = laptime.load(out)
     assert {(s.rank, s.attempt) for s in last.steps} == {(0, 0), (1, 0), (0, 1), (1, 1)}
