@@ -17,6 +17,7 @@ from laptime.record.layers import LOSS_UNIT, OTHER_UNIT
 from laptime.report.devices import by_device
 from laptime.report.findings import look_first
 from laptime.report.series import series
+from laptime.report.sparkline import course
 from laptime.report.words import mebibytes, plural
 from laptime.store import AccountSummaries, LayerSummary, Run
 from laptime.store.files import plain
@@ -130,6 +131,7 @@ def _stage(run: Run, stage: Stage) -> dict[str, Any] | None:
         "wall_s": statistics(accounts.wall),
         "samples_per_s": timed.samples_per_s,
         "results": _results(table),
+        "course": course(run, stage, timed.wall_s),
         "accounts": [
             {
                 "account": one.account,

@@ -39,11 +39,20 @@ Stage = Mapping[str, Any]
 
 
 def look_first(found: Mapping[str, Any]) -> list[str]:
-    """The largest layer, what a typical step and what a few steps lose most time to, the noise."""
+    """A lost loss, the largest layer, what a typical step and a few steps lose most time to, the noise."""
     stage = found["train"] or found["validation"]
     if stage is None:
         return ["No step was recorded, so there is nothing to look at."]
-    return [*_largest_layer(stage, found["run"]["unit"]), *_losses(stage, found), *_noise(stage)]
+    largest = _largest_layer(stage, found["run"]["unit"])
+    return [*_diverged(stage), *largest, *_losses(stage, found), *_noise(stage)]
+
+
+def _diverged(stage: Stage) -> Iterator[str]:
+    """Steps of a network that has stopped learning are not worth making faster."""
+    loss = stage["course"]["loss"]
+    if loss and loss["not_finite"]:
+        steps = f"{loss['not_finite']:,} of {plural(loss['steps'], 'step')}"
+        yield f"The loss is not finite in {steps}: a lower learning rate or clipped gradients come first."
 
 
 def _largest_layer(stage: Stage, unit: str) -> Iterator[str]:
