@@ -33,6 +33,46 @@ def test_show_all_shows_every_layer(laptime, tmp_path):
     assert "layer17 " in laptime("show", path, "--all").stdout
 
 
+def layers_of(done):
+    return [one["layer"] for one in json.loads(done.stdout)["runs"][0]["train"]["layers"]]
+
+
+def test_json_has_layers_as_in_the_network_unless_another_order_is_asked_for(laptime, tmp_path):
+    path = a_finished_run(tmp_path / "run", ["b10", "b2", "a"])
+    assert layers_of(laptime("show", path, "--json"))[:3] == ["b10", "b2", "a"]
+    assert layers_of(laptime("show", path, "--json", "--sort", "name"))[-3:] == ["a", "b2", "b10"]
+    sorted_, plain = (
+        json.loads(laptime("show", path, "--json", *more).stdout)["runs"][0]
+        for more in (("--sort", "name"), ())
+    )
+    by_name = sorted(plain["train"]["layers"], key=str)
+    assert sorted(sorted_["train"]["layers"], key=str) == by_name
+
+
+def test_layers_are_sorted_as_asked_for(laptime, tmp_path):
+    path = a_finished_run(tmp_path / "run", ["b10", "b2"])
+    text = laptime("show", path, "--sort", "name").stdout
+    assert "in ms, by name" in text
+    assert text.index("  b2 ") < text.index("  b10 ")
+
+
+def test_an_unknown_order_is_wrong_usage_that_names_the_known_ones(laptime, run):
+    done = laptime("show", run, "--sort", "size")
+    assert done.exit_code == 2
+    assert "'network'" in done.stderr
+
+
+def test_colour_is_for_terminals_unless_asked_for(laptime, run, monkeypatch):
+    for variable in ("FORCE_COLOR", "NO_COLOR"):
+        monkeypatch.delenv(variable, raising=False)
+    assert "\x1b" not in laptime("show", run).stdout
+    assert "\x1b[35m" in laptime("show", run, "--color").stdout
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    assert "\x1b[35m" in laptime("show", run).stdout
+    assert "\x1b[35m" not in laptime("show", run, "--no-color").stdout
+    assert "\x1b" not in laptime("show", run, "--json").stdout
+
+
 def test_names_survive_show(process, tmp_path):
     path = a_finished_run(tmp_path / "run", [*HOSTILE, "[red]x"])
     done = process("show", path, "--all", COLUMNS="140")
@@ -42,9 +82,11 @@ def test_names_survive_show(process, tmp_path):
     assert {one["layer"] for one in layers} >= {*HOSTILE, "[red]x"}
 
 
-def test_sixty_columns_are_enough(process, run):
-    done = process("show", run, COLUMNS="60")
+def test_sixty_columns_of_plain_characters_are_enough(process, run):
+    done = process("show", run, COLUMNS="60", PYTHONIOENCODING="ascii")
     assert done.returncode == 0
+    assert done.stdout.isascii()
+    assert "?" not in done.stdout
     assert max(map(len, done.stdout.splitlines()[1:])) <= 60
 
 

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
 
 from laptime.cli.options import EveryLayer, Json, Runs
 from laptime.cli.outcome import answer
@@ -13,9 +16,32 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 
+class Sort(StrEnum):
+    """The orders of `report.order`, which is not imported before it is needed."""
+
+    TIME = "time"
+    NETWORK = "network"
+    FORWARD = "forward"
+    BACKWARD = "backward"
+    UPDATE = "update"
+    NAME = "name"
+
+
+LayerOrder = Annotated[
+    Sort | None,
+    typer.Option("--sort", help="The order of layers; by default by time, in JSON as in the network."),
+]
+Colour = Annotated[
+    bool | None,
+    typer.Option("--color/--no-color", help="Colours; by default on a terminal.", show_default=False),
+]
+
+
 def show(
     runs: Runs,
     every_layer: EveryLayer = False,
+    sort: LayerOrder = None,
+    colour: Colour = None,
     as_json: Json = False,
 ) -> None:
     """Show where the time of recorded runs went: the books of a step, and its layers by phase.
@@ -26,21 +52,21 @@ def show(
         found = [_read(path) for path in runs]
     if as_json:
         groups = {"groups": [one for one in found if "group" in one]}
-        singles = [one for one in found if "group" not in one]
+        singles = [_sorted(one, sort) for one in found if "group" not in one]
         answer({"runs": singles} | (groups if groups["groups"] else {}))
         return
+    from rich.text import Text
+
     from laptime.report import terminal
 
-    to = terminal.console()
+    to = terminal.console(colour=colour)
     for place, one in enumerate(found):
         if place:
-            to.print()
-            to.rule(characters="-" if to.options.ascii_only else "─")
-            to.print()
+            terminal.print_lines((Text(), Text("─" * to.width), Text()), to)
         if "group" in one:
             _print_group(one, to)
         else:
-            terminal.show(one, to, every_layer=every_layer)
+            terminal.show(one, to, every_layer=every_layer, sort=sort or Sort.TIME)
 
 
 def _read(path: Path) -> dict[str, Any]:
@@ -57,11 +83,18 @@ def _read(path: Path) -> dict[str, Any]:
     return {"group": str(path), "runs": results([(name, run.status, run) for name, run in found])}
 
 
+def _sorted(found: dict[str, Any], sort: Sort | None) -> dict[str, Any]:
+    from laptime.report.order import ordered
+
+    return found if sort is None else ordered(found, sort)
+
+
 def _print_group(group: dict[str, Any], to: Console) -> None:
     from rich.text import Text
 
+    from laptime.report import terminal
     from laptime.report.experiment import table
     from laptime.report.words import name, plural
 
-    to.print(Text(f"{name(group['group'])}: {plural(len(group['runs']), 'run')}", style="bold"))
-    to.print(table(group["runs"], to.width, title="run"), no_wrap=True, overflow="ignore", crop=False)
+    title = Text(f"{name(group['group'])}: {plural(len(group['runs']), 'run')}", style="bold")
+    terminal.print_lines((title, table(group["runs"], to.width, title="run")), to)

@@ -5,8 +5,9 @@ Rows are plain lines, without the blanks at their ends that `rich.table` would l
 
 from __future__ import annotations
 
+import re
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from rich.cells import cell_len
@@ -14,6 +15,10 @@ from rich.text import Text
 
 GAP = "  "
 _NARROWEST = 8
+_UNITS = re.compile(r"(?<=\d) (?=(?:ms|s|MiB|samples/s)\b|%)")
+_KEPT = "\N{NO-BREAK SPACE}"  # which textwrap does not break at
+
+Cell = str | Text
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -21,14 +26,22 @@ class Column:
     """A column of finished cells. The first of a table is never left out, only shortened."""
 
     title: str
-    cells: Sequence[str]
+    cells: Sequence[Cell]
     needed: int = 0  # 0: always; otherwise the highest number goes first, with all that share it
     words: bool = False  # set to the left, where numbers are set to the right
-    style: str = ""
+    style: str = ""  # of the title
+    styles: Sequence[str] = ()  # of the cells, one for each, where they have any
+    room: int = 0  # cells it takes even where its own are shorter
     width: int = field(init=False)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "width", max(map(cell_len, (self.title, *self.cells))))
+        width = max(cell_len(str(cell)) for cell in (self.title, *self.cells))
+        object.__setattr__(self, "width", max(self.room, width))
+
+    def cell(self, place: int) -> Cell:
+        """A cell in its style."""
+        cell = self.cells[place]
+        return Text(cell, style=self.styles[place]) if self.styles and isinstance(cell, str) else cell
 
 
 def table(columns: Sequence[Column], width: int, *, bold: Sequence[int] = ()) -> list[Text]:
@@ -36,9 +49,9 @@ def table(columns: Sequence[Column], width: int, *, bold: Sequence[int] = ()) ->
     chosen = fitting(columns, width)
     first = max(_NARROWEST, width - _taken(chosen[1:]))
     widths = [min(first, chosen[0].width), *(column.width for column in chosen[1:])]
-    lines = [_line(chosen, widths, [column.title for column in chosen], "bold")]
+    lines = [_line(chosen, widths, [Text(column.title, style=column.style) for column in chosen], "bold")]
     for place in range(len(columns[0].cells)):
-        cells = [column.cells[place] for column in chosen]
+        cells = [column.cell(place) for column in chosen]
         lines.append(_line(chosen, widths, cells, "bold" if place in bold else ""))
     return lines
 
@@ -57,12 +70,13 @@ def wrapped(columns: Sequence[Column], width: int, *, give: Sequence[int]) -> li
             widths[place] = min(widths[place], max(lowest, widths[place] - over))
     lines = _broken(columns, widths, [column.title for column in columns], "bold")
     for place in range(len(columns[0].cells)):
-        lines += _broken(columns, widths, [column.cells[place] for column in columns], "")
+        lines += _broken(columns, widths, [str(column.cells[place]) for column in columns], "")
     return lines
 
 
 def _longest_word(column: Column) -> int:
-    return max((cell_len(word) for cell in (column.title, *column.cells) for word in cell.split()), default=0)
+    every = (word for cell in (column.title, *column.cells) for word in str(cell).split())
+    return max(map(cell_len, every), default=0)
 
 
 def _broken(columns: Sequence[Column], widths: Sequence[int], cells: Sequence[str], style: str) -> list[Text]:
@@ -82,12 +96,15 @@ def left_out(columns: Sequence[Column], width: int) -> list[str]:
     return [column.title for column in columns if not any(column is one for one in kept)]
 
 
-def _line(columns: Sequence[Column], widths: Sequence[int], cells: Sequence[str], style: str) -> Text:
+def _line(columns: Sequence[Column], widths: Sequence[int], cells: Sequence[Cell], style: str) -> Text:
     line = Text(style=style, no_wrap=True)
     for place, (column, width, cell) in enumerate(zip(columns, widths, cells, strict=True)):
-        cell = shortened(cell, width)
-        blank = " " * (width - cell_len(cell))
-        line.append((GAP if place else "") + (cell + blank if column.words else blank + cell), column.style)
+        shown = cell if isinstance(cell, Text) else Text(cell)
+        if shown.cell_len > width:
+            shown = Text(shortened(shown.plain, width), style=shown.style)
+        blank = " " * (width - shown.cell_len)
+        line.append((GAP if place else "") + ("" if column.words else blank))
+        line.append_text(shown).append(blank if column.words else "")
     line.rstrip()
     return line
 
@@ -109,25 +126,39 @@ def fitting(columns: Sequence[Column], width: int) -> list[Column]:
     return chosen
 
 
+def stretched(make: Callable[[int], Sequence[Column]], width: int, *, least: int, most: int) -> list[Column]:
+    """Columns with a bar that takes what the others leave of the line: `make` is told how many cells."""
+    columns = make(least)
+    kept = fitting(columns, width)
+    left = width - kept[0].width - _taken(kept[1:])
+    return list(make(min(most, least + max(0, left))))
+
+
 def shortened(text: str, width: int) -> str:
-    """`text` in at most `width` cells. Its end stays: `…h.11.mlp.c_fc` tells more than `transformer.h…`."""
+    """`text` in at most `width` cells. Its end stays: `…h.11.mlp.c_fc` tells more than `transformer.h…`.
+
+    A number is not cut in two: of `block.17.conv` stays `….conv`, not the `…7.conv` of another block.
+    """
     if cell_len(text) <= width:
         return text
-    while text and cell_len(text) > width - 1:
-        text = text[1:]
-    return "…" + text
+    rest = text
+    while rest and cell_len(rest) > width - 1:
+        rest = rest[1:]
+    if rest[:1].isdigit() and text[-len(rest) - 1].isdigit():
+        rest = rest.lstrip("0123456789") or rest
+    return "…" + rest
 
 
 def paragraph(text: str, width: int, *, bullet: str = "", style: str = "") -> list[Text]:
-    """A sentence over as many lines as it needs, indented under its bullet."""
+    """A sentence over as many lines as it needs, indented under its bullet. A number stays with its unit."""
     lines = textwrap.wrap(
-        text,
+        _UNITS.sub(_KEPT, text),
         max(width, 20),
         initial_indent=bullet,
         subsequent_indent=" " * len(bullet),
         break_on_hyphens=False,
     )
-    return [Text(line, style=style, no_wrap=True) for line in lines]
+    return [Text(line.replace(_KEPT, " "), style=style, no_wrap=True) for line in lines]
 
 
 def facts(given: Sequence[str], width: int, *, style: str = "") -> list[Text]:

@@ -7,7 +7,7 @@ from typing import Any
 
 from rich.text import Text
 
-from laptime.report import columns, words
+from laptime.report import colours, columns, words
 from laptime.report.content import content
 from laptime.store import Run
 
@@ -38,18 +38,19 @@ def table(rows: Sequence[dict[str, Any]], width: int = 100, *, title: str = "tri
         values = [row[stage][key] for row in rows]
         return [words.UNKNOWN if value is None else write(value) for value in values]
 
+    statuses = [row["status"] for row in rows]
     lines = columns.table(
         [
             columns.Column(title=title, cells=[words.name(row["trial"]) for row in rows], words=True),
-            columns.Column(title="status", cells=[row["status"] for row in rows], words=True),
-            columns.Column(title="steps", cells=cells("train", "steps", "{:,}".format), needed=3),
+            columns.Column(title="status", cells=statuses, styles=[*map(colours.of, statuses)], words=True),
+            columns.Column(title="steps", cells=cells("train", "steps", "{:,}".format), needed=4),
             columns.Column(title="step ms", cells=cells("train", "step_s", lambda s: f"{s * 1e3:.2f}")),
             columns.Column(
-                title="samples/s", cells=cells("train", "samples_per_s", "{:,.0f}".format), needed=2
+                title="samples/s", cells=cells("train", "samples_per_s", "{:,.0f}".format), needed=3
             ),
-            columns.Column(title="loss", cells=cells("train", "loss", "{:.4g}".format)),
-            columns.Column(title="val. loss", cells=cells("validation", "loss", "{:.4g}".format), needed=1),
-            columns.Column(title="val. top-1", cells=cells("validation", "top1", words.percent), needed=1),
+            columns.Column(title="loss", cells=cells("train", "loss", "{:.4g}".format), needed=1),
+            columns.Column(title="val. loss", cells=cells("validation", "loss", "{:.4g}".format), needed=2),
+            columns.Column(title="val. top-1", cells=cells("validation", "top1", words.percent), needed=2),
         ],
         width,
     )

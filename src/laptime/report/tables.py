@@ -2,45 +2,75 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from rich.text import Text
 
-from laptime.report import words
-from laptime.report.columns import Column, table
+from laptime.report import colours, words
+from laptime.report.columns import GAP, Column, fitting, stretched, table
+from laptime.report.order import BY_TIME, largest
 
 TOP_LAYERS = 15
-_BAR = 20
-_SMALL_BAR = 8
+_BAR = (5, 40)  # cells of the longest bar: at least, at most
+_LAYER_BAR = (10, 24)
+_NARROW = (70, 6)  # below this width, such a bar is better than none
+_PHASES = ("forward", "backward", "update")
 
 Layer = Mapping[str, Any]
 
 
-def books(part: Mapping[str, Any], width: int, *, ascii_only: bool = False) -> list[Text]:
-    """Every account that took time, then the wall time they add up to."""
+def books(part: Mapping[str, Any], width: int) -> list[Text]:
+    """Every account that took time, then the wall time they add up to.
+
+    In the order of a step rather than by share: an account stands on the same line in every run, and the bars
+    show which is largest.
+    """
     rows = [
         one
         for one in part["accounts"]
         if not one["traced"] and one["seconds"] and (one["total_s"] or one["account"] == "unexplained")
     ]
-    every = [*(one["seconds"] for one in rows), part["wall_s"]]
+    explained = f"explained {words.percent(part['explained_share'])}"
+
+    def columns(bar: int) -> list[Column]:
+        return _book_columns(rows, part["wall_s"], bar, explained if bar >= len(explained) else "")
+
+    made = stretched(columns, width, least=_BAR[0], most=_BAR[1])
+    lines = table(made, width, bold=[len(rows)])
+    return lines if explained in lines[-1].plain else [*lines, Text(explained)]
+
+
+def _book_columns(
+    rows: Sequence[Mapping[str, Any]], wall: Mapping[str, Any], bar: int, explained: str
+) -> list[Column]:
+    every = [*(one["seconds"] for one in rows), wall]
     shares = [one["share"] for one in rows]
-    decimals = words.digits(part["wall_s"]["median"])
+    names = [one["account"] for one in rows]
+    paint = [*map(colours.of, names), ""]
+    decimals = words.digits(wall["median"])
 
     def milliseconds(key: str) -> list[str]:
         return [words.milliseconds(one[key], decimals) for one in every]
 
-    bars = [words.bar(share, _BAR, ascii_only=ascii_only) for share in shares]
-    explained = f"explained {words.percent(part['explained_share'])}"
-    columns = [
-        Column(title="account", cells=[*(one["account"] for one in rows), "wall time"], words=True),
+    return [
+        Column(title="account", cells=[*names, "wall time"], styles=paint, words=True),
         Column(title="median ms", cells=milliseconds("median")),
         Column(title="mean ms", cells=milliseconds("mean"), needed=2),
-        Column(title="share", cells=[words.percent(share) for share in (*shares, 1.0)]),
-        Column(title="", cells=[*bars, explained], words=True, needed=1),
+        Column(
+            title="share",
+            cells=[words.percent(share) for share in (*shares, 1.0)],
+            styles=[*map(colours.weight, shares), ""],
+        ),
+        Column(
+            title="",
+            cells=[*(words.bar(share, bar) for share in shares), explained],
+            styles=paint,
+            words=True,
+            needed=1,
+            room=bar,
+        ),
     ]
-    return table(columns, width, bold=[len(rows)])
 
 
 def layers(
@@ -49,49 +79,84 @@ def layers(
     *,
     most: int | None = TOP_LAYERS,
     unit: str = "layer",
-    ascii_only: bool = False,
+    sort: str = BY_TIME,
 ) -> list[Text]:
-    """Layers in network order; the smallest are put together in one row where there are more than `most`."""
-    shown, rest = _largest(part["layers"], most)
-    make = _LayerColumns(shown, rest, unit=unit, ascii_only=ascii_only)
-    return table(
-        [
-            make.names(),
-            *make.phase("forward", needed=2),
-            *make.phase("backward", needed=2),
-            *make.phase("update", needed=3),
-            make.summed("total", "total_s", make.milliseconds),
-            *make.known("±", "spread", _half, needed=5),
-            make.summed("share", "share", words.percent),
-            make.summed("", "share", make.bar, needed=4, words=True),
-            *make.known("busy", "busy_s", make.milliseconds, needed=6),
-            *make.known("idle", "idle_s", make.milliseconds, needed=6),
-            *make.known("peak MiB", "memory_bytes", words.mebibytes, needed=7),
-            *make.known("parameters", "parameters", "{:,}".format, needed=8),
-            *make.known("kind", "kind", words.name, needed=9, words=True),
-        ],
-        width,
-    )
+    """Layers in the order asked for; the smallest are put together in a last row where there are too many."""
+    shown, rest = largest(part["layers"], sort, most)
+    make = _LayerColumns(shown, rest, unit=unit, narrow=width // 3)
+    least, most_cells = (_NARROW[1] if width < _NARROW[0] else _LAYER_BAR[0]), _LAYER_BAR[1]
+    columns = stretched(lambda bar: make.every(width, bar), width, least=least, most=most_cells)
+    lines = table(columns, width)
+    barred = any(column.words and not column.title for column in fitting(columns, width))
+    return [*lines, *_bar_legend(part["layers"])] if barred else lines
+
+
+def _bar_legend(every: Sequence[Layer]) -> Iterator[Text]:
+    """Which part of a bar is which phase; nothing where there is one phase only."""
+    found = [phase for phase in _PHASES if any(one[phase] for one in every)]
+    if len(found) > 1:
+        parts = [
+            Text.assemble((words.FILLS[phase], colours.of(phase)), " ", (phase, colours.of(phase)))
+            for phase in found
+        ]
+        yield Text(GAP).join(parts)
 
 
 class _LayerColumns:
     """Columns over the layers that are shown, with a last cell for the rest put together."""
 
-    def __init__(self, shown: Sequence[Layer], rest: Sequence[Layer], *, unit: str, ascii_only: bool) -> None:
-        self._shown, self._rest, self._unit, self._ascii_only = shown, rest, unit, ascii_only
-        self._decimals = words.digits(max(one["total_s"] for one in shown))
+    def __init__(self, shown: Sequence[Layer], rest: Sequence[Layer], *, unit: str, narrow: int) -> None:
+        self._shown, self._rest, self._unit, self._narrow = shown, rest, unit, narrow
+        self._longest_s = max(one["total_s"] or 0.0 for one in shown)
+        self._decimals = words.digits(self._longest_s)
+
+    def every(self, width: int, bar: int) -> list[Column]:
+        """All columns. Where the phases have no room for their numbers, the bar stays and shows them."""
+        numbers = [
+            self.names(),
+            *self.phase("forward", needed=2),
+            *self.phase("backward", needed=2),
+            *self.phase("update", needed=3),
+            self.summed("total", "total_s", self.milliseconds),
+        ]
+        share = self.summed("share", "share", words.percent, styles=self._share_styles())
+        roomy = len(fitting([*numbers, share], width)) > len(numbers)
+        return [
+            *numbers,
+            *self.known("±", "spread", _half, needed=5),
+            share,
+            self.bars(bar, needed=4 if roomy else 1),
+            *self.known("busy", "busy_s", self.milliseconds, needed=6),
+            *self.known("idle", "idle_s", self.milliseconds, needed=6, style=colours.of("idle")),
+            *self.known("peak MiB", "memory_bytes", words.mebibytes, needed=7),
+            *self.known("parameters", "parameters", "{:,}".format, needed=8),
+            *self.known("kind", "kind", words.name, needed=9, words=True),
+        ]
 
     def milliseconds(self, seconds: float | None) -> str:
         """Seconds with the decimals that suit the whole table."""
         return words.milliseconds(seconds, self._decimals)
 
-    def bar(self, share: float | None) -> str:
-        """A share as a small bar."""
-        return words.bar(share, _SMALL_BAR, ascii_only=self._ascii_only)
+    def bars(self, width: int, *, needed: int) -> Column:
+        """Each layer's phases as one bar; the largest layer's is as long as can be.
+
+        The rest has none: many layers together may be longer than the longest.
+        """
+        cells = [self._bar(one, width) for one in self._shown]
+        return self._column("", cells, "", words=True, needed=needed, room=width)
+
+    def _bar(self, layer: Layer, width: int) -> Text:
+        parts = {phase: layer[phase]["median"] for phase in _PHASES if layer[phase]}
+        found = words.stacked(parts, self._longest_s, width)
+        return Text.assemble(*((fill, colours.of(phase)) for phase, fill in found))
+
+    def _share_styles(self) -> list[str]:
+        return [colours.by_size(one["share"]) for one in self._shown] + [""] * bool(self._rest)
 
     def names(self) -> Column:
-        """The layers' names, and how many are in the rest."""
+        """The layers' names, and how many are in the rest: a name may be cut where a number may not."""
         more = f"… and {words.plural(len(self._rest), f'more {self._unit}')}"
+        more = more if len(more) <= self._narrow else f"… {len(self._rest):,} more"
         return self._column(self._unit, [label(one) for one in self._shown], more, words=True)
 
     def summed(self, title: str, key: str, write: Callable[[Any], str], **how: Any) -> Column:
@@ -113,9 +178,9 @@ class _LayerColumns:
         star = "*" if any(one["how"] != "measured" for one in every) else ""
         cells = [self.milliseconds(one[name] and one[name]["median"]) for one in self._shown]
         together = self.milliseconds(sum(one[name]["median"] for one in self._rest if one[name]))
-        return [self._column(name + star, cells, together, needed=needed)]
+        return [self._column(name + star, cells, together, needed=needed, style=colours.of(name))]
 
-    def _column(self, title: str, cells: Sequence[str], last: str, **how: Any) -> Column:
+    def _column(self, title: str, cells: Sequence[str | Text], last: str, **how: Any) -> Column:
         return Column(title=title, cells=[*cells, last] if self._rest else cells, **how)
 
 
@@ -125,14 +190,6 @@ _OF_MODULES = ("parameters", "kind")  # the loss and what is in no layer have ne
 def _half(spread: float) -> str:
     """Half of the interquartile range, which is what `±` means here."""
     return f"{spread * 50:.0f} %" if spread < 2 else ">100 %"
-
-
-def _largest(every: Sequence[Layer], most: int | None) -> tuple[list[Layer], list[Layer]]:
-    """(shown, put together). One row too many is shown: the row that stands for it would be as long."""
-    if most is None or len(every) <= most + 1:
-        return list(every), []
-    order = sorted(range(len(every)), key=lambda place: -every[place]["total_s"])
-    return [every[place] for place in sorted(order[:most])], [every[place] for place in order[most:]]
 
 
 def label(layer: Layer) -> str:

@@ -3,20 +3,25 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import IO, Any, NoReturn
 
 from rich.console import Console
 from rich.text import Text
 
 from laptime.report import tables, words
-from laptime.report.columns import facts, paragraph
+from laptime.report.colours import of, painted
+from laptime.report.columns import GAP, facts, paragraph
 from laptime.report.content import NOUNS, source
 from laptime.report.devices import device_columns
+from laptime.report.order import BY_TIME, ORDERS, largest, like, possible
+from laptime.report.sparkline import blocks, shorter, step_blocks
 from laptime.store.files import one_line
 
 _INDENT = 2
 _WIDEST = 140  # nothing here needs more, and longer lines are hard to follow
+_NARROWEST_LINE = 16  # of blocks over time, before its words move to a line of their own
+_FEWEST = 4  # steps that make a line over time
 _COMPARABLE = 0.5  # beyond, the traced and the untraced steps were not the same work on the same machine
 
 
@@ -28,19 +33,35 @@ class TerminalConsole(Console):
         raise BrokenPipeError
 
 
-def console(file: IO[str] | None = None) -> Console:
-    """Where tables go: standard output unless told otherwise. Takes text as it is."""
-    return TerminalConsole(file=file or sys.stdout, highlight=False, markup=False, emoji=False)
+def console(file: IO[str] | None = None, *, colour: bool | None = None) -> Console:
+    """Where tables go: standard output unless told otherwise. Takes text as it is.
+
+    Colours on terminals that have them, unless NO_COLOR is set, and elsewhere where FORCE_COLOR is; `colour`
+    overrides both.
+    """
+    return TerminalConsole(
+        file=file or sys.stdout,
+        highlight=False,
+        markup=False,
+        emoji=False,
+        force_terminal=colour or None,
+        color_system="standard" if colour else "auto",  # sixteen colours are all that is used
+        no_color=None if colour is None else not colour,
+    )
 
 
-def show(found: Mapping[str, Any], to: Console, *, every_layer: bool = False) -> None:
-    """Print all there is to say about a run."""
-    print_lines(_lines(found, to, every_layer=every_layer), to)
+def show(found: Mapping[str, Any], to: Console, *, every_layer: bool = False, sort: str = BY_TIME) -> None:
+    """Print all there is to say about a run, its layers in one of the ORDERS."""
+    most = None if every_layer else tables.TOP_LAYERS
+    print_lines(_lines(found, min(to.width, _WIDEST), most, sort), to)
 
 
 def print_lines(lines: Iterable[Text], to: Console) -> None:
-    """Lines that are no wider than they should be already."""
+    """Lines that are no wider than they should be already; in plain characters where there are no others."""
     for line in lines:
+        if to.options.ascii_only:
+            line.plain = words.in_ascii(line.plain)
+            line.rstrip()
         to.print(line, no_wrap=True, overflow="ignore", crop=False)
 
 
@@ -54,22 +75,23 @@ def brief(found: Mapping[str, Any]) -> Iterator[str]:
     yield from (f"note: {one_line(note)}" for note in found["notes"])
 
 
-def _lines(found: Mapping[str, Any], to: Console, *, every_layer: bool) -> Iterator[Text]:
-    width = min(to.width, _WIDEST)
+def _lines(found: Mapping[str, Any], width: int, most: int | None, sort: str) -> Iterator[Text]:
     yield Text(one_line(found["run"]["path"]), style="bold")
-    yield from facts(_about(found["run"]), width, style="dim")
+    yield from map(painted, facts(_about(found["run"]), width, style="dim"))
     stages = [stage for stage in NOUNS if found[stage]]
     for stage in stages:
-        part, unit = found[stage], found["run"]["unit"]
+        part = found[stage]
         yield from (Text(), Text(f"Where a {step_of(part['noun'])} goes", style="bold"))
-        first = stage == stages[0]
-        yield from map(_indented, _stage(part, unit, to, width - _INDENT, every_layer, first=first))
+        explain = stage == stages[0]
+        yield from map(_indented, _stage(part, found["run"], width - _INDENT, most, sort, explain=explain))
     for title, sentences in (
         ("What to look at first", found["look_first"]),
         ("The recorder itself", recorder(found)),
         ("Notes", map(one_line, found["notes"])),
     ):
         lines = [line for one in sentences for line in paragraph(one, width - _INDENT, bullet="- ")]
+        if title == "What to look at first":
+            lines = [*map(painted, lines)]
         yield from ([Text(), Text(title, style="bold"), *map(_indented, lines)] if lines else [])
 
 
@@ -100,34 +122,70 @@ def step_of(noun: str) -> str:
     return f"{noun} step".strip()
 
 
-def _total(layer: Mapping[str, Any]) -> float:
-    return -(layer["total_s"] or 0.0)
-
-
 def _stage(
-    part: Mapping[str, Any], unit: str, to: Console, width: int, every_layer: bool, *, first: bool
+    part: Mapping[str, Any], run: Mapping[str, Any], width: int, most: int | None, sort: str, *, explain: bool
 ) -> Iterator[Text]:
-    """The books of a stage's steps, then the layers by phase."""
-    ascii_only = to.options.ascii_only
-    yield from facts(_pace(part), width)
+    """The course of a stage's steps, their books, then the layers by phase."""
+    yield from map(painted, facts(_pace(part), width))
+    yield from _course(part, width)
     if part["accounted"]:
         yield Text()
-        yield from tables.books(part, width, ascii_only=ascii_only)
-        for line in _beside(part, explain=first):
+        yield from tables.books(part, width)
+        for line in _beside(part, explain=explain):
             yield from paragraph(line, width, style="dim")
     if any(layer["total_s"] for layer in part["layers"]):
-        most = None if every_layer else tables.TOP_LAYERS
-        title = f"{unit.capitalize()}s of a {step_of(part['noun'])}, in ms"
-        yield from (Text(), Text(title, style="bold"))
-        yield from tables.layers(part, width, most=most, unit=unit, ascii_only=ascii_only)
-        for line in _legend(part):
-            yield from paragraph(line, width, style="dim")
-        rows = part["layers_by_device"]
-        if rows:
-            # By the largest layers, as many as above: every device has a column of its own.
-            largest = {one["layer"] for one in sorted(part["layers"], key=_total)[: most or None]}
-            yield from (Text(), Text(f"{unit.capitalize()}s by device, in ms", style="bold"))
-            yield from device_columns([row for row in rows if row["layer"] in largest], width)
+        yield Text()
+        yield from _layers(part, run, width, most, sort)
+
+
+def _layers(
+    part: Mapping[str, Any], run: Mapping[str, Any], width: int, most: int | None, sort: str
+) -> Iterator[Text]:
+    """The layers by phase; with several devices, the same ones by device."""
+    unit, order = run["unit"], ORDERS[possible(part["layers"], sort)]
+    title = f"{unit.capitalize()}s of a {step_of(part['noun'])}, in ms, {order}"
+    yield from paragraph(title, width, style="bold")
+    yield from tables.layers(part, width, most=most, unit=unit, sort=sort)
+    for line in (*_legend(part), *_memory(part, run)):
+        yield from paragraph(line, width, style="dim")
+    names = [one["layer"] for one in largest(part["layers"], sort, most)[0]]
+    rows = like(part["layers_by_device"], names)
+    if rows:
+        yield from (Text(), Text(f"{unit.capitalize()}s by device, in ms", style="bold"))
+        yield from device_columns(rows, width)
+
+
+def _course(part: Mapping[str, Any], width: int) -> Iterator[Text]:
+    """Step time and loss over the run, from its beginning to its end."""
+    course = part["course"]
+    times, loss = course["step_s"], course["loss"]
+    if len(times) >= _FEWEST and part["wall_s"]["mean"]:
+        first, last, most = map(words.milliseconds, (times[0], times[-1], max(course["largest_s"])))
+        told = f"from {first} to {last} ms, at most {most} ms"
+        yield from _over_time("step time", lambda cells: step_blocks(times, cells), len(times), told, width)
+    if loss and len(loss["bins"]) >= _FEWEST:
+        told = f"from {words.loss(loss['first'])} to {words.loss(loss['last'])}{_not_finite(loss)}"
+        bins = loss["bins"]
+        yield from _over_time("loss", lambda cells: blocks(shorter(bins, cells)), len(bins), told, width)
+    elif loss:
+        yield from paragraph(f"loss {words.loss(loss['last'])}{_not_finite(loss)}", width)
+
+
+def _not_finite(loss: Mapping[str, Any]) -> str:
+    return f" (not finite in {loss['not_finite']:,} of {loss['steps']:,} steps)" if loss["not_finite"] else ""
+
+
+def _over_time(title: str, draw: Callable[[int], str], most: int, told: str, width: int) -> Iterator[Text]:
+    """A line of blocks with its words beside it, or below where both have no room."""
+    margin = len("step time") + len(GAP)
+    cells = width - margin - len(GAP) - len(told)
+    beside = cells >= min(most, _NARROWEST_LINE)
+    line = Text.assemble(
+        (f"{title:<{margin}}", of(title)), draw(min(most, cells if beside else width - margin))
+    )
+    yield line.append(GAP + told) if beside else line
+    if not beside:
+        yield from paragraph(told, width, bullet=" " * margin)
 
 
 def _pace(part: Mapping[str, Any]) -> list[str]:
@@ -172,6 +230,18 @@ def _legend(part: Mapping[str, Any]) -> Iterator[str]:
         yield "every step was kernel-traced: the times include the tracer's cost"
     if part["named_share"] is not None and part["named_share"] < 0.9995:
         yield f"{words.percent(part['named_share'])} of the compute is charged to a named layer"
+
+
+def _memory(part: Mapping[str, Any], run: Mapping[str, Any]) -> Iterator[str]:
+    """The most that was allocated while a layer ran, known from kernel-traced steps alone."""
+    known = [one for one in part["layers"] if one["memory_bytes"]]
+    if known:
+        top = max(known, key=lambda one: one["memory_bytes"])
+        device = run["environment"].get("device") or {}
+        size = device.get("memory_bytes") if device.get("type") == "cuda" else None
+        whole = f" of {words.mebibytes(size)}" if size else ""
+        peak = words.mebibytes(top["memory_bytes"])
+        yield f"most memory allocated: {peak}{whole} MiB, while {words.name(top['layer'])} ran"
 
 
 def recorder(found: Mapping[str, Any]) -> Iterator[str]:

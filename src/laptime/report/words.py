@@ -2,10 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
+from rich.cells import cell_len
+
 from laptime.store.files import one_line
 
 UNKNOWN = "-"
+FILLS: dict[str, str] = {"forward": "█", "backward": "▒", "update": "░"}  # each lighter than the one before
 _MIB = 1024.0**2
+_FULL = "█"
+_EIGHTHS = "▏▎▍▌▋▊▉"
+# The eight heights of a line over time are darker the higher, the shades of a bar lighter.
+_PLAIN: dict[str, str] = {
+    **dict(zip("▁▂▃▄▅▆▇█", "_.-=+*%#", strict=True)),
+    **dict(zip(_EIGHTHS, "   ####", strict=True)),
+    **dict(zip("▒░─·…±×→–—", "=--|~~x>--", strict=True)),
+}
 
 
 def name(text: str) -> str:
@@ -48,9 +61,39 @@ def plural(count: int, noun: str) -> str:
     return f"{count:,} {noun}" + ("" if count == 1 else "s")
 
 
-def bar(share: float | None, width: int, *, ascii_only: bool = False) -> str:
+def loss(value: float | None) -> str:
+    """A loss with four digits that count."""
+    return "not finite" if value is None else f"{value:.4g}"
+
+
+def bar(share: float | None, width: int) -> str:
     """A bar whose full width is 1, in eighths of a character."""
     eighths = round(max(0.0, min(1.0, share or 0.0)) * width * 8)
-    if ascii_only:
-        return "#" * round(eighths / 8)
-    return "█" * (eighths // 8) + ("", "▏", "▎", "▍", "▌", "▋", "▊", "▉")[eighths % 8]
+    return _FULL * (eighths // 8) + _EIGHTHS[: eighths % 8][-1:]
+
+
+def stacked(parts: Mapping[str, float], whole: float, width: int) -> list[tuple[str, str]]:
+    """One bar of several parts, (part, fill) in their order; its full width is `whole`.
+
+    Every part has a fill of its own, so that they are told apart without colour. What is too short for a
+    character, but not nothing, is a thin line.
+    """
+    total = sum(parts.values())
+    if not whole or total <= 0:
+        return []
+    done, end, found = 0.0, 0, []
+    for part, value in parts.items():
+        done += max(0.0, value)
+        reach = round(min(1.0, done / whole) * width)
+        found.append((part, FILLS[part] * (reach - end)))
+        end = reach
+    return found if end else [(max(parts, key=lambda part: parts[part]), _EIGHTHS[0])]
+
+
+def in_ascii(text: str) -> str:
+    """`text` for a terminal without Unicode, each character as wide as it was: columns stay columns."""
+    return "".join(letter if letter.isascii() else _ascii(letter) for letter in text)
+
+
+def _ascii(letter: str) -> str:
+    return _PLAIN.get(letter, "?" * int(cell_len(letter)))
