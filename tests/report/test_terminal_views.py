@@ -1,0 +1,241 @@
+"""How a run looks: orders, widths, bars, lines over time, and what a plain terminal makes of it."""
+
+import re
+
+import pytest
+from rich.cells import cell_len
+from tests.report.samples import a_rich_run
+from tests.report.views import kinds, shown
+from tests.store.samples import a_finished_run
+
+from laptime.record import ACCOUNTS
+from laptime.report import content, words
+from laptime.report.columns import Column, paragraph, shortened, stretched, table
+from laptime.report.devices import device_columns
+from laptime.report.experiment import results
+from laptime.report.experiment import table as trials
+from laptime.store import load
+
+WIDTHS = (40, 60, 80, 100, 140)
+
+
+def section(text, title):
+    """The lines from a title to the next empty line."""
+    lines = text.splitlines()
+    start_ = next(place for place, line in enumerate(lines) if title in line)
+    return lines[start_ : lines.index("", start_)]
+
+
+def first_words(lines):
+    return [line.split()[0] for line in lines]
+
+
+@pytest.fixture
+def rich(tmp_path):
+    return content(load(a_rich_run(tmp_path / "run")))
+
+
+@pytest.fixture(scope="module")
+def every_kind(tmp_path_factory):
+    return kinds(tmp_path_factory.mktemp("kinds"))
+
+
+# -- order ---------------------------------------------------------------------------------------------------
+
+
+def test_layers_stand_largest_first_and_the_title_says_so(rich):
+    lines = section(shown(rich), "Layers of a training step, in ms, largest first")
+    assert first_words(lines[2:5]) == ["block", "head", "stem"]
+
+
+@pytest.mark.parametrize(
+    ("sort", "title", "names"),
+    [
+        ("network", "in network order", ["stem", "block", "head"]),
+        ("name", "by name", ["block", "head", "stem"]),
+        ("update", "by update", ["block", "head", "stem"]),
+    ],
+)
+def test_layers_stand_in_the_order_asked_for(rich, sort, title, names):
+    lines = section(shown(rich, sort=sort), f"Layers of a training step, in ms, {title}")
+    assert first_words(lines[2:5]) == names
+
+
+def test_a_stage_without_the_phase_is_sorted_by_time_and_says_so(rich):
+    text = shown(rich, sort="backward")
+    assert "Layers of a training step, in ms, by backward" in text
+    assert "Layers of a validation step, in ms, largest first" in text
+
+
+@pytest.mark.parametrize("sort", ["time", "network", "forward", "name"])
+def test_the_row_for_the_rest_is_last_and_its_count_whole(every_kind, sort):
+    for width in WIDTHS:
+        lines = section(shown(every_kind[2], width, sort=sort), "Layers of a training")
+        rest = next(place for place, line in enumerate(lines) if "… " in line and "more" in line)
+        assert " 127 more" in lines[rest]
+        assert all("blocks" not in line and "projection" not in line for line in lines[rest + 1 :])
+
+
+def test_accounts_stand_in_the_order_of_a_step(rich):
+    names = first_words(section(shown(rich), "account")[1:])
+    known = [account.value for account in ACCOUNTS if account.value in names]
+    assert names[: len(known)] == known
+
+
+# -- width ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+def test_every_kind_of_run_fits(every_kind, width):
+    for found in every_kind:
+        for encoding in ("utf-8", "ascii"):
+            text = shown(found, width, encoding=encoding)
+            assert max(map(cell_len, text.splitlines()[1:])) <= width
+            assert not re.search(r"[ \t]$", text, re.MULTILINE)
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+def test_no_number_is_parted_from_its_unit(every_kind, width):
+    for found in every_kind:
+        assert not re.search(r"\d\n\s+(%|ms|MiB)(?!\S)", shown(found, width))
+
+
+def test_a_narrow_terminal_has_phases_as_bars_where_it_has_no_room_for_their_numbers(every_kind):
+    text = "\n".join(section(shown(every_kind[2], 40), "Layers of a training"))
+    assert "█" in text
+    assert "▒" in text
+    assert re.search(r"█ forward +▒ backward +░ update", text)
+    assert not re.search(r"layer +forward", text)
+
+
+def test_the_explained_share_is_never_left_out(rich):
+    for width in WIDTHS:
+        assert "explained 100.0 %" in shown(rich, width)
+
+
+def test_a_shortened_name_keeps_its_end_and_whole_numbers():
+    assert shortened("transformer.h.11.mlp", 7) == "…11.mlp"
+    assert shortened("transformer.h.11.mlp", 6) == "….mlp"
+    assert shortened("123456789", 4) == "…789"
+
+
+def test_a_sentence_keeps_numbers_with_their_units():
+    assert [line.plain for line in paragraph("it takes about 12.5 ms here", 20)] == [
+        "it takes about",
+        "12.5 ms here",
+    ]
+
+
+def test_a_bar_takes_what_the_others_leave():
+    def make(bar):
+        return [
+            Column(title="name", cells=["conv"], words=True),
+            Column(title="", cells=[words.bar(1.0, bar)], words=True, needed=1),
+        ]
+
+    assert table(stretched(make, 20, least=5, most=40), 20)[1].plain == "conv  " + "█" * 14
+    assert table(stretched(make, 80, least=5, most=40), 80)[1].plain == "conv  " + "█" * 40
+    assert table(stretched(make, 9, least=5, most=40), 9)[1].plain == "conv"
+
+
+# -- bars ----------------------------------------------------------------------------------------------------
+
+
+def test_the_phases_of_a_bar_have_fills_of_their_own_and_lengths_by_their_time():
+    found = words.stacked({"forward": 1.0, "backward": 2.0, "update": 1.0}, 4.0, 8)
+    assert found == [("forward", "██"), ("backward", "▒▒▒▒"), ("update", "░░")]
+
+
+def test_what_is_too_short_for_a_bar_is_a_thin_line_and_nothing_is_nothing():
+    assert words.stacked({"forward": 1e-6, "backward": 2e-6}, 1.0, 10) == [("backward", "▏")]
+    assert words.stacked({"forward": 0.0}, 1.0, 10) == []
+    assert words.stacked({}, 0.0, 10) == []
+
+
+def test_a_bar_is_in_eighths():
+    assert [words.bar(share, 1) for share in (0.0, 0.125, 0.5, 1.0, 2.0, None)] == [
+        "",
+        "▏",
+        "▌",
+        "█",
+        "█",
+        "",
+    ]
+
+
+def test_one_phase_needs_no_legend(rich):
+    text = shown(rich)
+    assert text.count("█ forward") == 1  # of the training; the validation has no other phase
+
+
+# -- over time -----------------------------------------------------------------------------------------------
+
+
+def test_step_time_and_loss_are_drawn_over_the_run(rich):
+    lines = section(shown(rich), "training steps")
+    assert re.search(r"step time +[▁-█]{10} +from 10\.0 to 10\.0 ms, at most 10\.0 ms", lines[1])
+    assert re.search(r"loss +[▁-█]{12} +from 1 to 0\.08333", lines[2])
+
+
+def test_a_loss_that_ends_in_nan_says_so(every_kind):
+    text = shown(every_kind[4])
+    assert re.search(r"loss +[▁-█]{10}×{10}", text)
+    assert "to not finite (not finite in 10 of 20 steps)" in " ".join(text.split())
+
+
+def test_too_few_steps_make_no_line_but_tell_their_loss(every_kind):
+    text = shown(every_kind[3])
+    assert "step time" not in text
+    assert re.search(r"^  loss 1$", text, re.MULTILINE)
+
+
+def test_the_most_memory_is_told_with_its_layer(rich):
+    assert "most memory allocated: 3.0 MiB, while" in shown(rich)
+    rich["run"]["environment"]["device"] = {"type": "cuda", "memory_bytes": 2**30}
+    assert "most memory allocated: 3.0 of 1,024.0 MiB, while" in shown(rich)
+
+
+# -- plain characters ----------------------------------------------------------------------------------------
+
+
+def test_every_character_of_ours_has_a_plain_one_as_wide(every_kind):
+    for found in every_kind:
+        text = shown(found, encoding="ascii")
+        assert "?" not in text
+
+
+def test_the_phases_of_a_plain_bar_are_told_apart(rich):
+    text = shown(rich, encoding="ascii")
+    assert "# forward  = backward  - update" in text
+    assert re.search(r"#+=+-+", text)
+
+
+def test_a_name_that_is_not_ascii_keeps_its_width():
+    assert words.in_ascii("naïve 层…") == "na?ve ??~"
+
+
+# -- devices and trials --------------------------------------------------------------------------------------
+
+
+def test_many_devices_are_the_fastest_the_median_and_the_slowest(every_kind):
+    rows = every_kind[5]["train"]["layers_by_device"]
+    wide = device_columns(rows, 300)[0].plain
+    assert all(f"cuda:0 rank {rank}" in wide for rank in range(12))
+    narrow = device_columns(rows, 78)
+    assert re.search(r"fastest +median +slowest +which is", narrow[0].plain)
+    assert re.search(r"1\.000 +6\.500 +12\.000 +cuda:0 rank 11", narrow[1].plain)
+
+
+def test_a_row_that_no_device_has_is_unknown():
+    seconds = {f"cpu rank {rank}": None for rank in range(20)}
+    (_, line) = device_columns([{"layer": "conv", "phase": "forward", "seconds": seconds}], 60)
+    assert line.plain.split() == ["conv", "forward", "-", "-", "-", "-"]
+
+
+def test_a_table_of_trials_fits_and_colours_how_each_ended(tmp_path):
+    run = load(a_finished_run(tmp_path / "run", ["conv"]))
+    rows = results([("a/long/name/of/a/trial-1", "interrupted", run), ("trial-2", "failed", None)])
+    for width in WIDTHS:
+        assert all(cell_len(line) <= width for line in trials(rows, width).plain.splitlines())
+    styles = {str(span.style) for span in trials(rows, 100).spans}
+    assert {"yellow", "red"} <= styles
