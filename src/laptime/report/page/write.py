@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from laptime.errors import RunError
+from laptime.report.page.comparison_page import comparison_page
+from laptime.report.page.page import Page
 from laptime.report.page.render import standalone
 from laptime.report.page.run_page import run_page
 from laptime.store import Run
@@ -19,8 +21,15 @@ def write_report(runs: Sequence[Run], out: Path | str | None = None) -> Path:
 
     By default `report.html`, in the run or, of several, in this folder.
     """
-    html = standalone(run_page(runs[0]))
-    target = Path(out) if out is not None else runs[0].path / REPORT_FILE
+    if len(runs) > 1:
+        return write_page(comparison_page(runs), out)
+    return write_page(run_page(runs[0]), out if out is not None else runs[0].path / REPORT_FILE)
+
+
+def write_page(page: Page, out: Path | str | None = None) -> Path:
+    """Write a page as one file; by default `report.html` in this folder. Return its path."""
+    html = standalone(page)
+    target = Path(out) if out is not None else Path(REPORT_FILE)
     if target.is_dir():
         target /= REPORT_FILE
     try:

@@ -1,0 +1,236 @@
+"""The tables of a comparison's page: the runs, what was compared, and in what they differ."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from laptime.record import Stage
+from laptime.record.comparison import compare_runs
+from laptime.report import words
+from laptime.report.content import NOUNS
+from laptime.report.figures.comparison import Compared
+from laptime.report.page.page import Cell, Table
+from laptime.report.page.run_tables import facts_tables
+from laptime.store import Run
+from laptime.store.files import one_line
+
+BASELINE = "baseline"
+_MOST_ROWS = 400
+_MOST_KEYS = 100
+_LONGEST = 160  # letters of a value; a whole file's content may be configuration
+
+Row = Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Group:
+    """Repetitions of one configuration, or one run by itself."""
+
+    name: str
+    runs: Sequence[Compared]
+
+
+def runs_table(runs: Sequence[Compared], stage: Stage, links: Sequence[str] = ()) -> Table:
+    """A row for each run; the ratio is to the first."""
+    parts = [run.found[stage.value] or {} for run in runs]
+    batches = {run.timed.batch for run in runs if run.timed is not None and not np.isnan(run.timed.batch)}
+    columns: dict[str, list[str | Cell]] = {
+        "run": [
+            Cell(text=one_line(run.name), link=links[place] if links else "")
+            for place, run in enumerate(runs)
+        ],
+        "status": [run.found["run"]["status"] for run in runs],
+        "device": [device(run, part) for run, part in zip(runs, parts, strict=True)],
+        "steps": [f"{part['steps']:,}" if part else words.UNKNOWN for part in parts],
+        "median step ms": _medians(runs),
+    }
+    if len(batches) > 1:
+        columns["batch"] = [
+            words.UNKNOWN if run.timed is None or np.isnan(run.timed.batch) else f"{run.timed.batch:g}"
+            for run in runs
+        ]
+    columns |= _against(runs[0], runs)
+    columns["samples/s"] = [_number(part.get("samples_per_s"), "{:,.0f}".format) for part in parts]
+    return _table("runs", columns | _learned(runs), words_first=3)
+
+
+def device(run: Compared, part: Row) -> str:
+    """Where it ran, and on how many of them."""
+    name = (run.found["run"]["environment"].get("device") or {}).get("name") or words.UNKNOWN
+    ranks = part.get("ranks", 1)
+    return f"{ranks} × {one_line(name)}" if ranks > 1 else one_line(name)
+
+
+def _medians(runs: Sequence[Compared]) -> list[str | Cell]:
+    found = [float(np.median(run.wall_s)) if run.wall_s.size else None for run in runs]
+    decimals = words.digits(max((one for one in found if one is not None), default=None))
+    longest = max((one for one in found if one is not None), default=0.0)
+    return [
+        words.UNKNOWN
+        if one is None
+        else Cell(text=words.milliseconds(one, decimals), share=one / longest if longest else None)
+        for one in found
+    ]
+
+
+def _against(first: Compared, runs: Sequence[Compared]) -> dict[str, list[str | Cell]]:
+    """Each run's step over that of the baseline, with what can be said of it."""
+    ratios: list[str | Cell] = []
+    intervals: list[str | Cell] = []
+    verdicts: list[str | Cell] = []
+    for run in runs:
+        row: Row = {}
+        if run is not first:
+            found = compare_runs([first.wall_s], [run.wall_s])
+            row = {
+                key: None if value is None or np.isnan(value) else value
+                for key, value in (("ratio", found.ratio), ("low", found.low), ("high", found.high))
+            } | {"verdict": found.verdict}
+        ratios.append(ratio(row) if row else "1")
+        intervals.append(interval(row))
+        verdicts.append((row["verdict"] or words.UNKNOWN) if row else BASELINE)
+    return {"ratio": ratios, "95 % interval": intervals, "it is": verdicts}
+
+
+def _learned(runs: Sequence[Compared]) -> dict[str, list[str | Cell]]:
+    """Loss and accuracy of the last epoch: of the validation where any run has one, else of the training."""
+    columns: dict[str, list[str | Cell]] = {}
+    for key, title, write in (
+        ("loss", "loss", words.loss),
+        ("top1", "top-1", words.percent),
+    ):
+        for stage in (Stage.VALIDATION, Stage.TRAIN):
+            values = [result(run, stage, key) for run in runs]
+            if any(value is not None for value in values):
+                columns[f"{NOUNS[stage.value]} {title}"] = [_number(value, write) for value in values]
+                break
+    return columns
+
+
+def result(run: Compared, stage: Stage, key: str) -> float | None:
+    """What was logged over the last epoch."""
+    value = ((run.found[stage.value] or {}).get("results") or {}).get(key)
+    return None if value is None else float(value)
+
+
+def groups_table(groups: Sequence[Group]) -> Table:
+    """Repetitions together: the run is the unit, so the intervals are over runs."""
+    walls = [[run.wall_s for run in group.runs if run.wall_s.size] for group in groups]
+    rows: list[list[str | Cell]] = []
+    for group, mine in zip(groups, walls, strict=True):
+        medians = [float(np.median(one)) for one in mine]
+        centre = float(np.exp(np.mean(np.log(medians)))) if medians else None
+        reach = f"{words.milliseconds(min(medians))} to {words.milliseconds(max(medians))}" if medians else ""
+        row: Row = {}
+        if group is not groups[0]:
+            found = compare_runs(walls[0], mine)
+            row = {"ratio": _known(found.ratio), "low": _known(found.low), "high": _known(found.high)}
+            row = {**row, "verdict": found.verdict}
+        told = [ratio(row) if row else "1", interval(row)]
+        verdict = (row["verdict"] or words.UNKNOWN) if row else BASELINE
+        rows.append(
+            [one_line(group.name), str(len(mine)), words.milliseconds(centre), reach, *told, str(verdict)]
+        )
+    head = ("group", "runs", "step ms", "its runs", "ratio", "95 % interval over runs", "it is")
+    return Table(name="groups", title="Repetitions together", head=head, rows=rows)
+
+
+def compared_table(name: str, title: str, rows: Sequence[tuple[str, Row]], part: Row, **more: Any) -> Table:
+    """Quantities of two sides: A, B, their difference and ratio, and the verdict on it."""
+    scale = 1e3 if part["per_sample"] else 1.0  # milliseconds then read in microseconds
+    largest = max((abs(row[side] or 0.0) for _, row in rows for side in "ab"), default=0.0)
+    decimals = words.digits(largest * scale)
+
+    def written(value: float | None) -> str:
+        return words.milliseconds(None if value is None else value * scale, decimals)
+
+    cells: list[list[str | Cell]] = [
+        [
+            one_line(what),
+            *(written(row[key]) for key in ("a", "b", "difference")),
+            ratio(row),
+            interval(row),
+            row["verdict"] or words.UNKNOWN,
+        ]
+        for what, row in rows[:_MOST_ROWS]
+    ]
+    unit = "µs a sample" if part["per_sample"] else "ms"
+    head = (more.pop("what"), f"A {unit}", f"B {unit}", "B - A", "B / A", "95 % interval", "B is")
+    return Table(name=name, title=title, head=head, rows=cells, **more)
+
+
+def results_table(document: Row) -> Table | None:
+    """What both sides learned, in the last epoch."""
+    told = {True: "yes", False: "no", None: "one run each"}
+    rows = [
+        [
+            f"{NOUNS[stage]} {row['metric']}",
+            *(_number(float(np.mean(row[side])) if row[side] else None, "{:.4g}".format) for side in "ab"),
+            _number(row["difference"], "{:+.3g}".format),
+            told[row["told_from_noise"]],
+        ]
+        for stage, found in document["results"].items()
+        for row in found
+    ]
+    head = ("in the last epoch", "A", "B", "B - A", "told from noise")
+    return Table(name="results", head=head, rows=rows) if rows else None
+
+
+def differences(runs: Sequence[Run], shown: Sequence[Compared]) -> list[Table]:
+    """Keys of configuration and environment that are not the same in all runs, a column for each run."""
+    every: list[dict[str, dict[str, str]]] = [
+        {table.name: dict(table.rows) for table in facts_tables(one.found, run)}  # type: ignore[arg-type]
+        for run, one in zip(runs, shown, strict=True)
+    ]
+    tables = []
+    for kind, title in (("config", "Configuration"), ("machine", "Environment")):
+        facts: list[dict[str, str]] = [found.get(kind, {}) for found in every]
+        keys = [key for key in dict.fromkeys(key for one in facts for key in one) if _differs(facts, key)]
+        rows = [[key, *(_clipped(one.get(key, "")) for one in facts)] for key in keys[:_MOST_KEYS]]
+        if rows:
+            more = f" (the first {_MOST_KEYS} of {len(keys)})" if len(keys) > len(rows) else ""
+            head = ("key", *(one_line(one.name) for one in shown))
+            name = f"{kind}-differences"
+            tables.append(
+                Table(name=name, title=f"{title}: what differs{more}", head=head, rows=rows, words=len(head))
+            )
+    return tables
+
+
+def _differs(facts: Sequence[Mapping[str, str]], key: str) -> bool:
+    return len({one.get(key) for one in facts}) > 1
+
+
+def _clipped(text: str) -> str:
+    return text if len(text) <= _LONGEST else text[: _LONGEST - 1] + "…"
+
+
+def ratio(row: Row) -> str:
+    """B over A."""
+    value = row.get("ratio")
+    return words.UNKNOWN if value is None else f"{value:.3f}" if value < 100 else ">100"
+
+
+def interval(row: Row) -> str:
+    """`1.02 to 1.05`; a dash where nothing is known."""
+    if row.get("low") is None or row.get("high") is None:
+        return words.UNKNOWN
+    low, high = (f"{row[key]:.3f}" if row[key] < 100 else ">100" for key in ("low", "high"))
+    return f"{low} to {high}"
+
+
+def _known(value: float) -> float | None:
+    return None if np.isnan(value) else value
+
+
+def _number(value: float | None, write: Callable[[float], str]) -> str:
+    return words.UNKNOWN if value is None else write(value)
+
+
+def _table(name: str, columns: Mapping[str, Sequence[str | Cell]], *, words_first: int) -> Table:
+    rows = [list(row) for row in zip(*columns.values(), strict=True)]
+    return Table(name=name, head=list(columns), rows=rows, words=words_first)
