@@ -18,6 +18,7 @@ import torch
 from numpy.typing import NDArray
 
 from laptime.errors import UnbalancedStep
+from laptime.measure.alignment import clock_shift
 from laptime.measure.clocks import Clock
 from laptime.measure.instruments import Instruments
 from laptime.measure.kernels import StepTrace
@@ -111,7 +112,7 @@ class Books:
             starts=starts,
             steps=self._steps(raws, tiles, starts, accounts),
             layers=layers,
-            kernels=self._kernels(raws, starts),
+            kernels=self._kernels(raws, tiles, starts),
             compute_s=compute_s,
             named_s=named_s,
         )
@@ -227,12 +228,13 @@ class Books:
 
     # -- kernels ---------------------------------------------------------------------------------------------
 
-    def _kernels(self, raws: Sequence[RawStep], starts: NDArray[np.float64]) -> pa.Table | None:
+    def _kernels(self, raws: Sequence[RawStep], tiles: Tiles, starts: NDArray[np.float64]) -> pa.Table | None:
         """The kernels of traced steps, each with the layer that launched it."""
         tables = []
-        for raw, start in zip(raws, starts.tolist(), strict=True):
+        for index, (raw, start) in enumerate(zip(raws, starts.tolist(), strict=True)):
             if raw.trace is None or not raw.trace.kernels:
                 continue
+            start -= clock_shift(raw.trace.kernels, _spans(tiles, index))
             places = [self._place(kernel.code) for kernel in raw.trace.kernels]
             tables.append(
                 from_columns(
@@ -269,6 +271,17 @@ def _words(words: Sequence[str], index: NDArray[np.int64]) -> pa.DictionaryArray
     return pa.DictionaryArray.from_arrays(
         pa.array(index, type=pa.int32()), pa.array(list(words), type=pa.string())
     )
+
+
+def _spans(tiles: Tiles, index: int) -> dict[int, tuple[float, float]]:
+    """First and last moment of each layer's pass in a step, where it ran once."""
+    return {
+        int(code): (float(begin), float(begin + seconds))
+        for code, begin, seconds, calls in zip(
+            tiles.codes, tiles.starts[index], tiles.seconds[index], tiles.calls[index], strict=True
+        )
+        if code >= UNITS and calls <= 1 and seconds > 0
+    }
 
 
 def _traced(
