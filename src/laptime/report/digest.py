@@ -148,9 +148,9 @@ _LEARNING = f"""
          reach AS ({_reach(BINS, "chosen")})
     SELECT stage, CASE WHEN stage = 'train' THEN {_PLACE} ELSE epoch END AS bin, median(step) AS step,
            avg(epoch) AS epoch, max(at_s) AS at_s,
-           avg(loss) FILTER (NOT isnan(loss)) AS loss, avg(top1) FILTER (NOT isnan(top1)) AS top1,
+           avg(loss) FILTER (isfinite(loss)) AS loss, avg(top1) FILTER (NOT isnan(top1)) AS top1,
            avg(topn) FILTER (NOT isnan(topn)) AS topn,
-           count(*) FILTER (isnan(loss) OR isinf(loss)) AS lost, count(*) AS count
+           count(*) FILTER (NOT isfinite(loss)) AS lost, count(*) AS count
     FROM chosen JOIN reach USING (stage) GROUP BY stage, bin ORDER BY stage, bin"""
 
 
@@ -166,10 +166,12 @@ def _marked(untraced: str) -> str:
 
 
 def _spread(stage: Stage, untraced: str) -> str:
-    """A histogram of 80 bars up to the 99th percentile; what lies beyond is counted in the last."""
+    """A histogram of 80 bars up to eight interquartile ranges; what lies beyond is counted in the last."""
     return f"""
         WITH chosen AS (SELECT wall_s FROM steps WHERE stage = '{stage.value}' AND {untraced}),
-             reach AS (SELECT min(wall_s) AS lo, quantile_cont(wall_s, 0.99) AS hi FROM chosen)
+             reach AS (SELECT min(wall_s) AS lo, least(quantile_cont(wall_s, 0.99), median(wall_s) + greatest(
+                       8 * (quantile_cont(wall_s, 0.75) - quantile_cont(wall_s, 0.25)),
+                       0.02 * median(wall_s))) AS hi FROM chosen)
         SELECT least(79, CASE WHEN hi > lo THEN floor((wall_s - lo) / (hi - lo) * 80) ELSE 0 END) AS bin,
                any_value(lo) AS lo, any_value(hi) AS hi, count(*) AS count
         FROM chosen, reach GROUP BY bin ORDER BY bin"""

@@ -8,6 +8,8 @@ from typing import Any
 from laptime.record import ACCOUNTS
 from laptime.report.figures.figure import COLOURS, Figure, axis
 
+_DUST = 1e-6  # of a step: what rounding leaves of sums
+
 
 def books(found: Mapping[str, Any]) -> Figure | None:
     """A bar for a training step and one for a validation step, in mean milliseconds."""
@@ -19,7 +21,9 @@ def books(found: Mapping[str, Any]) -> Figure | None:
     traces = []
     for account in ACCOUNTS:
         means = [_mean(part, account.value) for part in parts.values()]
-        if any(means):
+        if any(
+            mean > _DUST * part["wall_s"]["mean"] for mean, part in zip(means, parts.values(), strict=True)
+        ):
             traces.append(
                 {
                     "type": "bar",

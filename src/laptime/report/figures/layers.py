@@ -131,7 +131,7 @@ def over_iterations(digest: Digest, order: Sequence[str], unit: str) -> Figure |
                 steps, seconds = _summed(mine) if phase == "all phases" else _phase(mine, phase)
                 if len(steps):
                     shows.append(len(traces))
-                    traces.append(_line(steps, seconds, label(layer), colour(place)))
+                    traces.append(_line(steps, seconds, layer, colour(place)))
                     highest.append(_top(seconds))
             shows += _slow(digest, rank, phase, largest, traces)
             if shows:
@@ -170,7 +170,7 @@ def one_layer(digest: Digest, order: Sequence[str], unit: str) -> Figure | None:
                 steps, seconds = _phase(of(mine, rank=rank), phase)
                 if len(steps):
                     shows.append(len(traces))
-                    name = f"{phase}, {devices[rank]}" if len(ranks) > 1 else phase
+                    name = f"{devices[rank]}, {phase}" if len(ranks) > 1 else phase
                     line = _line(steps, seconds, name, COLOURS[phase])
                     line["line"]["dash"] = ("solid", "dot", "dash", "dashdot")[rank % 4]
                     traces.append(line)
@@ -232,11 +232,12 @@ def _line(steps: Any, seconds: Any, name: str, tint: str) -> Trace:
     return {
         "type": "scatter",
         "mode": "lines" if len(steps) > 1 else "markers",
-        "name": name,
+        "name": short(name),
+        "meta": label(name),
         "x": packed(steps),
         "y": packed(np.asarray(seconds) * 1e3),
         "line": {"color": tint, "width": 1.4},
-        "hovertemplate": "step %{x}: %{y:.4g} ms",
+        "hovertemplate": "step %{x}: %{y:.4g} ms<extra>%{meta}</extra>",
     }
 
 

@@ -33,11 +33,11 @@ def loss(learning: Rows) -> Figure | None:
             {
                 "type": "scatter",
                 "mode": "markers",
-                "name": "loss is NaN",
+                "name": "loss is no number",
                 "x": packed(mine[scale]),
                 "y": packed(np.zeros(len(mine[scale]))),
                 "marker": {"color": COLOURS["unexplained"], "symbol": "x", "size": 8},
-                "hovertemplate": "%{x:.4g}<extra>loss is NaN</extra>",
+                "hovertemplate": "%{x:.4g}<extra>loss is no number</extra>",
             }
         )
     return _figure("loss", "Loss", traces, scales, gone, axis("loss"))

@@ -11,6 +11,7 @@ from laptime.report.digest import Digest, Rows
 from laptime.report.figures.figure import COLOURS, Figure, Trace, axis, colour, label, milliseconds, packed
 
 _COMPUTE = (Account.FORWARD, Account.LOSS, Account.BACKWARD, Account.UPDATE)
+_DUST = 1e-6  # of the time: what rounding leaves of sums
 THESIS_UNEXPLAINED = (0.38, 0.54)  # of an iteration, by its own account (mission, A)
 
 
@@ -39,6 +40,14 @@ def _ranks(rows: Rows) -> list[int]:
     return [int(rank) for rank in np.unique(rows["rank"])]
 
 
+def _lowest_rank(digest: Digest) -> Rows | None:
+    """The steps of the rank that speaks for all; None where they are too few for a line."""
+    rows = of(digest.steps, stage=digest.stage.value)
+    if len(rows["step"]):
+        rows = of(rows, rank=_ranks(rows)[0])
+    return rows if len(rows["step"]) > 1 else None
+
+
 def step_time(digest: Digest) -> Figure | None:
     """The median of neighbouring steps with the middle half of them, and the steps far beyond."""
     rows = of(digest.steps, stage=digest.stage.value)
@@ -56,8 +65,9 @@ def step_time(digest: Digest) -> Figure | None:
             {**group, **band, "y": packed(mine["q1_s"] * 1e3), "showlegend": False},
             {**group, **band, "y": packed(mine["q3_s"] * 1e3), "fill": "tonexty", "fillcolor": tint + "44"}
             | {"showlegend": False},
-            {**group, "x": packed(mine["step"]), "y": packed(mine["median_s"] * 1e3), "mode": "lines"}
+            {**group, "x": packed(mine["step"]), "y": packed(mine["median_s"] * 1e3)}
             | {
+                "mode": "lines" if len(mine["step"]) > 1 else "markers",
                 "name": title,
                 "line": {"color": tint, "width": 1.6},
                 "hovertemplate": "step %{x}: %{y:.4g} ms",
@@ -97,10 +107,9 @@ def step_time(digest: Digest) -> Figure | None:
 
 def accounts_over_steps(digest: Digest) -> Figure | None:
     """Where a step's time went, from the first step to the last, of the lowest rank."""
-    rows = of(digest.steps, stage=digest.stage.value)
-    if not len(rows["step"]):
+    rows = _lowest_rank(digest)
+    if rows is None:
         return None
-    rows = of(rows, rank=_ranks(rows)[0])
     traces = [
         {
             "type": "scatter",
@@ -113,7 +122,7 @@ def accounts_over_steps(digest: Digest) -> Figure | None:
             "hovertemplate": "%{y:.4g} ms",
         }
         for account in ACCOUNTS
-        if np.nansum(rows[account.column]) > 0
+        if np.nansum(rows[account.column]) > _DUST * np.nansum(rows["mean_s"])
     ]
     return Figure(
         name="accounts",
@@ -126,10 +135,9 @@ def accounts_over_steps(digest: Digest) -> Figure | None:
 
 def total_against_profiled(digest: Digest) -> Figure | None:
     """The thesis' comparison: how long an iteration took, and how much of that is charged to something."""
-    rows = of(digest.steps, stage=digest.stage.value)
-    if not len(rows["step"]) or not len(digest.layers["layer"]):
+    rows = _lowest_rank(digest)
+    if rows is None or not len(digest.layers["layer"]):
         return None
-    rows = of(rows, rank=_ranks(rows)[0])
     compute, explained = _charged(rows)
     lines = {
         "total (wall time)": (rows["mean_s"], "#6f7d8c", "solid"),
@@ -159,10 +167,9 @@ def total_against_profiled(digest: Digest) -> Figure | None:
 
 def percentage_error(digest: Digest) -> Figure | None:
     """The share of an iteration that is in no account, and the share that is in no layer."""
-    rows = of(digest.steps, stage=digest.stage.value)
-    if not len(rows["step"]) or not len(digest.layers["layer"]):
+    rows = _lowest_rank(digest)
+    if rows is None or not len(digest.layers["layer"]):
         return None
-    rows = of(rows, rank=_ranks(rows)[0])
     compute, explained = _charged(rows)
     with np.errstate(divide="ignore", invalid="ignore"):
         shares = {
@@ -218,7 +225,7 @@ def _charged(rows: Rows) -> tuple[Any, Any]:
 def spread(digest: Digest, wall: dict[str, Any]) -> Figure | None:
     """How often a step took how long, with the median and the middle half."""
     rows = digest.spread
-    if not len(rows["bin"]) or not wall or not wall["mean"]:
+    if not len(rows["bin"]) or not wall or not wall["mean"] or wall["count"] < 2:
         return None
     low, high = float(rows["lo"][0]) * 1e3, float(rows["hi"][0]) * 1e3
     width = (high - low) / 80 or 1e-6
@@ -230,7 +237,7 @@ def spread(digest: Digest, wall: dict[str, Any]) -> Figure | None:
         name="spread",
         title="Spread of step times",
         caption=f"{wall['noise'].capitalize()}: the line is the median, shaded is the middle half. "
-        "The last bar counts the slowest hundredth.",
+        "The last bar counts all that were slower.",
         traces=[
             {
                 "type": "bar",

@@ -7,6 +7,7 @@ from typing import Any
 
 from laptime.report.figures.figure import COLOURS, Figure, Trace, axis, label, short
 from laptime.report.one_step import OneStep
+from laptime.store.files import one_line
 
 _MOST_KERNELS = 1500
 _DEEPEST = 3  # operators inside operators inside operators; more would be thin lines
@@ -38,7 +39,7 @@ def timeline(one: OneStep) -> Figure:
     return Figure(
         name="timeline",
         title=f"Step {one.step['step']}, from its start to its end",
-        caption=f"{one.step['wall_s'] * 1e3:.4g} ms of {label(one.step['device'])}. Drag to look closer, "
+        caption=f"{one.step['wall_s'] * 1e3:.4g} ms of {one_line(one.step['device'])}. Drag to look closer, "
         f"double-click to go back.{more}{traced}",
         traces=[_lane(one, name, rows) for name, rows in lanes.items()],
         layout={

@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from laptime.report.figures.figure import COLOURS, Figure, label
-
-_ROOT = "step"
+from laptime.report.figures.figure import COLOURS, Figure, label, short
 
 
 def treemap(part: Mapping[str, Any], paths: Mapping[str, str]) -> Figure | None:
     """Layers inside the modules that hold them; `paths` are the modules' paths by layer name."""
     seconds: dict[tuple[str, ...], float] = {}
+    own: dict[tuple[str, ...], float] = {}  # of the layer itself: one may stand inside another
     back: dict[tuple[str, ...], float] = {}
     for one in part["layers"]:
         if one["total_s"]:
@@ -21,13 +20,15 @@ def treemap(part: Mapping[str, Any], paths: Mapping[str, str]) -> Figure | None:
                 if one["module"]
                 else (one["layer"],)
             )
+            own[path] = own.get(path, 0.0) + one["total_s"]
             for end in range(len(path) + 1):
                 seconds[path[:end]] = seconds.get(path[:end], 0.0) + one["total_s"]
                 spent = one["backward"]["median"] if one["backward"] else 0.0
                 back[path[:end]] = back.get(path[:end], 0.0) + spent
     if len(seconds) < 2:
         return None
-    nodes = _joined(seconds)
+    nodes = _joined(seconds, own)
+    ids = {node: str(place) for place, node in enumerate(nodes)}
     whole = seconds[()]
     return Figure(
         name="treemap",
@@ -38,23 +39,29 @@ def treemap(part: Mapping[str, Any], paths: Mapping[str, str]) -> Figure | None:
             {
                 "type": "treemap",
                 "branchvalues": "remainder",
-                "ids": [_id(node) for node in nodes],
-                "labels": [label(".".join(node[len(nodes[node]) :])) if node else "step" for node in nodes],
-                "parents": [_id(nodes[node]) if node else "" for node in nodes],
-                "values": [seconds[node] * 1e3 if _is_leaf(node, nodes) else 0.0 for node in nodes],
+                "ids": list(ids.values()),
+                "labels": [short(".".join(node[len(nodes[node]) :])) if node else "step" for node in nodes],
+                "parents": [ids[nodes[node]] if node else "" for node in nodes],
+                "values": [own.get(node, 0.0) * 1e3 for node in nodes],
                 "text": [f"{seconds[node] * 1e3:.3g} ms" for node in nodes],
                 "customdata": [
-                    [seconds[node] * 1e3, seconds[node] / whole * 100, back[node] / seconds[node] * 100]
+                    [
+                        label(".".join(node) or "step"),
+                        seconds[node] * 1e3,
+                        seconds[node] / whole * 100,
+                        back[node] / seconds[node] * 100,
+                    ]
                     for node in nodes
                 ],
-                "hovertemplate": "%{label}: %{customdata[0]:.4g} ms, %{customdata[1]:.1f} % of the compute, "
-                "%{customdata[2]:.0f} % of it backward<extra></extra>",
+                "hovertemplate": "%{customdata[0]}: %{customdata[1]:.4g} ms, %{customdata[2]:.1f} % of the "
+                "compute, %{customdata[3]:.0f} % of it backward<extra></extra>",
                 "textinfo": "label+text",
                 "marker": {
                     "colors": [back[node] / seconds[node] for node in nodes],
                     "colorscale": [[0, COLOURS["forward"]], [0.5, "#8f8f8f"], [1, COLOURS["backward"]]],
                     "cmin": 0.3,
                     "cmax": 0.9,
+                    "line": {"width": 1, "color": "#ffffff88"},
                 },
                 "tiling": {"pad": 2},
                 "pathbar": {"visible": True},
@@ -65,8 +72,10 @@ def treemap(part: Mapping[str, Any], paths: Mapping[str, str]) -> Figure | None:
     )
 
 
-def _joined(seconds: Mapping[tuple[str, ...], float]) -> dict[tuple[str, ...], tuple[str, ...]]:
-    """Nodes with their parents; a module with one child alone is drawn as that child."""
+def _joined(
+    seconds: Mapping[tuple[str, ...], float], own: Mapping[tuple[str, ...], float]
+) -> dict[tuple[str, ...], tuple[str, ...]]:
+    """Nodes with their parents; a module with one child alone, and no time of its own, is that child."""
     children: dict[tuple[str, ...], list[tuple[str, ...]]] = {}
     for node in seconds:
         if node:
@@ -74,7 +83,7 @@ def _joined(seconds: Mapping[tuple[str, ...], float]) -> dict[tuple[str, ...], t
     found: dict[tuple[str, ...], tuple[str, ...]] = {(): ()}
 
     def add(node: tuple[str, ...], parent: tuple[str, ...]) -> None:
-        while len(children.get(node, ())) == 1:
+        while len(children.get(node, ())) == 1 and node not in own:
             node = children[node][0]
         found[node] = parent
         for child in children.get(node, ()):
@@ -83,11 +92,3 @@ def _joined(seconds: Mapping[tuple[str, ...], float]) -> dict[tuple[str, ...], t
     for child in children[()]:
         add(child, ())
     return found
-
-
-def _is_leaf(node: tuple[str, ...], nodes: Mapping[tuple[str, ...], tuple[str, ...]]) -> bool:
-    return bool(node) and node not in set(nodes.values())
-
-
-def _id(node: tuple[str, ...]) -> str:
-    return "/".join((_ROOT, *map(label, node)))

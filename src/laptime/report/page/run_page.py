@@ -218,6 +218,10 @@ def ceiling(run: Run, workload: Workload) -> Ceiling | None:
     if device is None:
         return None
     used = {one.dtype for one in workload.operations if one.flops}
+    if (run.environment.get("device") or {}).get("tf32_convolutions") and any(
+        one.kind == "convolution" for one in workload.operations
+    ):
+        used.add("tf32")  # in which cuDNN computes convolutions of float32
     offered = {dtype: peak for dtype, peak in peaks(device).items() if dtype in used}
     source = device.sources.get("memory_bandwidth_gbs") or "catalog"
     return Ceiling(device=device.title, flops=offered, bandwidth=device.memory_bandwidth, source=source)
