@@ -1,5 +1,6 @@
 import csv
 import json
+from pathlib import Path
 
 import pytest
 from tests.store.samples import HOSTILE, a_finished_run
@@ -44,3 +45,74 @@ def test_names_survive_both_formats(laptime, tmp_path):
         assert {row["layer"] for row in csv.DictReader(file)} >= set(HOSTILE)
     events = json.loads((path / "trace.json").read_text())["traceEvents"]
     assert {event["name"] for event in events} >= set(HOSTILE)
+
+
+def test_event_files_go_into_the_run_or_beside_those_of_others(laptime, run, tmp_path):
+    pytest.importorskip("tensorboard", reason="tensorboard is not installed")
+    other = a_finished_run(tmp_path / "runs" / "two", ["conv1"])
+    done = laptime("export", run, "--tensorboard")
+    assert done.exit_code == 0
+    assert {Path(line).parent for line in done.stdout.splitlines()} == {
+        run / "tensorboard",
+        run / "tensorboard" / "train",
+        run / "tensorboard" / "validation",
+    }
+    done = laptime("export", run, other, "--tensorboard", "--out", "logs", "--json")
+    first, second = json.loads(done.stdout)["exports"]
+    assert [Path(file).parts[:-1] for file in first["files"]] == [
+        ("logs", "one"),
+        ("logs", "one", "train"),
+        ("logs", "one", "validation"),
+    ]
+    assert all((tmp_path / file).is_file() for file in first["files"] + second["files"])
+
+
+def test_mlflow_is_told_once_and_the_second_time_says_so(laptime, run):
+    pytest.importorskip("mlflow", reason="mlflow-skinny is not installed")
+    first = laptime("export", run, "--mlflow", "ml", "--json")
+    (one,) = json.loads(first.stdout)["exports"]
+    assert one["files"] == []
+    assert (one["mlflow"]["uri"], one["mlflow"]["experiment"], one["mlflow"]["replaced"]) == (
+        "ml",
+        "runs",
+        [],
+    )
+    second = laptime("export", run, "--mlflow", "ml", "--experiment", "runs")
+    assert second.exit_code == 0
+    (line,) = second.stdout.splitlines()
+    assert line.startswith("ml: run ")
+    assert line.endswith("in experiment runs, in place of an earlier export")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        ([], "choose at least one"),
+        (["--csv", "--tensorboard", "--out", "x"], "one format"),
+        (["--mlflow", "ml", "--out", "x"], "one format"),
+        (["--mlflow", ""], "give a folder"),
+        (["--csv", "--experiment", "x"], "--mlflow URI"),
+    ],
+)
+def test_what_cannot_be_meant_is_wrong_usage(laptime, run, arguments, says):
+    done = laptime("export", run, *arguments)
+    assert done.exit_code == 2
+    assert says in " ".join(done.stderr.split())
+
+
+def test_a_server_that_is_not_there_is_one_line(laptime, run):
+    pytest.importorskip("mlflow", reason="mlflow-skinny is not installed")
+    done = laptime("export", run, "--mlflow", "http://127.0.0.1:9")
+    assert done.exit_code == 1
+    assert done.stdout == ""
+    (line,) = done.stderr.splitlines()
+    assert "no MLflow server answers at http://127.0.0.1:9" in line
+
+
+def test_a_place_for_events_that_cannot_be_written_is_one_line(laptime, run, tmp_path):
+    pytest.importorskip("tensorboard", reason="tensorboard is not installed")
+    (tmp_path / "file").write_text("")
+    done = laptime("export", run, "--tensorboard", "--out", "file")
+    assert done.exit_code == 1
+    assert "file cannot be written" in done.stderr
+    assert len(done.stderr.splitlines()) == 1

@@ -1,4 +1,4 @@
-"""`laptime export`: a run as CSV files or as a trace that Perfetto opens."""
+"""`laptime export`: a run for spreadsheets, Perfetto, TensorBoard or MLflow."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -16,7 +16,7 @@ from laptime.cli.progress import waiting
 from laptime.errors import RunError
 
 if TYPE_CHECKING:
-    from laptime.store import Run
+    from laptime.store import MlflowRun, Run
 
 TRACE_FILE = "trace.json"
 
@@ -29,34 +29,69 @@ def export(
     perfetto: Annotated[
         bool, typer.Option("--perfetto", help="A trace for https://ui.perfetto.dev or chrome://tracing.")
     ] = False,
+    tensorboard: Annotated[
+        bool,
+        typer.Option(
+            "--tensorboard",
+            help="Event files for TensorBoard. Of more than 10,000 steps, medians and the outliers.",
+        ),
+    ] = False,
+    mlflow: Annotated[
+        str | None,
+        typer.Option(
+            "--mlflow",
+            metavar="URI",
+            help="A run in MLflow: a folder, http://host:port or sqlite:///mlflow.db. "
+            "An earlier export of the same run there is replaced.",
+            show_default=False,
+        ),
+    ] = None,
+    experiment: Annotated[
+        str | None,
+        typer.Option(
+            "--experiment",
+            metavar="NAME",
+            help="MLflow's experiment; by default the name of the folder that the run lies in.",
+            show_default=False,
+        ),
+    ] = None,
     out: Annotated[
         Path | None,
         typer.Option(
             "--out",
-            help="The trace's file, or the folder of the CSV files; by default inside the run.",
+            help="The trace's file, the folder of the CSV files, or TensorBoard's folder of runs; "
+            "by default inside the run.",
             show_default=False,
         ),
     ] = None,
     as_json: Json = False,
 ) -> None:
     """Write recorded runs in formats that other programs read."""
-    if not (csv or perfetto):
-        wrong("--csv / --perfetto", "choose at least one of them")
-    if out is not None and (len(runs) > 1 or (csv and perfetto)):
-        wrong("--out", "it names one output: give one run and one format with it")
-    written = []
+    if not (csv or perfetto or tensorboard or mlflow is not None):
+        wrong("--csv / --perfetto / --tensorboard / --mlflow", "choose at least one of them")
+    if out is not None and (csv + perfetto + tensorboard != 1 or (len(runs) > 1 and not tensorboard)):
+        wrong("--out", "it names one output: give one run and one format with it (TensorBoard: any runs)")
+    if mlflow is not None and not mlflow.strip():
+        wrong("--mlflow", "give a folder, http://host:port or sqlite:///mlflow.db")
+    if experiment is not None and (mlflow is None or not experiment.strip()):
+        wrong("--experiment", "it names an experiment of --mlflow URI")
+    written: list[dict[str, Any]] = []
     with waiting("writing"):
         from laptime.store import load
 
         for run in map(load, runs):
             files = ([*_csv(run, out)] if csv else []) + ([_perfetto(run, out)] if perfetto else [])
-            written.append({"run": str(run.path), "files": [str(file) for file in files]})
+            files += _tensorboard(run, out) if tensorboard else []
+            one: dict[str, Any] = {"run": str(run.path), "files": [str(file) for file in files]}
+            if mlflow is not None:
+                one["mlflow"] = _mlflow(run, mlflow, experiment)
+            written.append(one)
     if as_json:
         answer({"exports": written})
         return
     for one in written:
-        for file in one["files"]:
-            print(file)
+        for line in (*one["files"], *_sent(one.get("mlflow"))):
+            print(line)
 
 
 def _csv(run: Run, out: Path | None) -> list[Path]:
@@ -79,6 +114,29 @@ def _perfetto(run: Run, out: Path | None) -> Path:
             target /= TRACE_FILE
         target.parent.mkdir(parents=True, exist_ok=True)
         return write_trace(run, target)
+
+
+def _tensorboard(run: Run, out: Path | None) -> list[Path]:
+    from laptime.store import write_tensorboard
+
+    with _writing(out or run.path):
+        return write_tensorboard(run, out)
+
+
+def _mlflow(run: Run, uri: str, experiment: str | None) -> MlflowRun:
+    from laptime.store import write_mlflow
+
+    return write_mlflow(run, uri, experiment)
+
+
+def _sent(flow: MlflowRun | None) -> Iterator[str]:
+    """What became of a run in MLflow, in a line or two."""
+    if flow is None:
+        return
+    again = ", in place of an earlier export" if flow.replaced else ""
+    yield f"{flow.uri}: run {flow.run_id} in experiment {flow.experiment}{again}"
+    if flow.cut:
+        yield f"cut to the length that MLflow takes: {', '.join(flow.cut)}"
 
 
 @contextmanager
