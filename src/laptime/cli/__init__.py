@@ -23,6 +23,7 @@ from laptime.cli.profile import profile
 from laptime.cli.query import query
 from laptime.cli.report import report
 from laptime.cli.run import run
+from laptime.cli.serve import serve
 from laptime.cli.show import show
 from laptime.cli.train import train
 
@@ -47,6 +48,7 @@ _VERBS: dict[Callable[..., None], str] = {
     report: "one HTML file with every figure of a run, or of several side by side",
     compare: "two runs or groups of runs, with intervals and a verdict",
     collect: "a run from saved profiler traces or a training log",
+    serve: "a folder of runs in a browser, while they train",
     export: "recorded runs as CSV, or as a trace for Perfetto",
     query: "SQL over many runs",
     predict: "a training step on machines that are not here: time, memory, money",

@@ -1,0 +1,181 @@
+"""The dashboard's addresses. Every answer is made in a thread of its own; the event loop never waits."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse, Response
+from starlette.routing import Route
+from starlette.types import ASGIApp
+
+from laptime.errors import LaptimeError
+from laptime.report import words
+from laptime.report.serve import assets, listing
+from laptime.report.serve.drawing import draw, told
+from laptime.report.serve.guard import Guard, Token
+from laptime.report.serve.index import Entry, Index
+from laptime.report.serve.listing import predictable
+from laptime.report.serve.live import Kept, tag
+from laptime.store import load
+from laptime.workload import Workload
+
+Networks = Mapping[str, Callable[[int, str], Workload]]
+_FOREVER = "public, max-age=31536000, immutable"
+
+
+def app(folder: Path, *, networks: Networks | None = None, token: Token | None = None) -> ASGIApp:
+    """The dashboard of a folder of runs.
+
+    networks  by name, what reads a workload at a batch and in a precision; None where torch is absent
+    token     what every request must bear; None: only this machine may ask, by its loopback names
+    """
+    dashboard = Dashboard(folder)
+    routes = [
+        Route("/", dashboard.runs),
+        Route("/runs/{name:path}", dashboard.run),
+        Route("/compare", dashboard.compare),
+        Route("/static/{name:path}", static),
+        Route("/healthz", healthy),
+    ]
+    handlers = {HTTPException: _refused, LaptimeError: _failed, Exception: _broken}
+    return Guard(Starlette(routes=routes, exception_handlers=handlers), told=told, token=token)
+
+
+class Dashboard:
+    """What is asked of a folder of runs."""
+
+    def __init__(self, folder: Path) -> None:
+        self.index = Index(folder)
+        self._listing = listing.Listing()
+        self._pages = Kept()
+
+    def runs(self, request: Request) -> Response:
+        """The list."""
+        entries = self.index.entries()
+        rows = self._listing.rows(entries)
+        wanted = listing.Wanted.of(request.query_params)
+        found = listing.chosen(rows, wanted)
+        first = (wanted.page - 1) * listing.PAGE
+        page = draw(
+            "runs.html",
+            here="runs",
+            folder=words.name(str(self.index.folder)),
+            every=rows,
+            found=found,
+            rows=found[first : first + listing.PAGE],
+            first=first,
+            pages=range(1, -(-len(found) // listing.PAGE) + 1),
+            wanted=wanted,
+            choices=listing.choices(rows),
+            address=wanted.address,
+        )
+        return _tagged(request, page, f'"{hashlib.sha256(page).hexdigest()[:24]}"')
+
+    def run(self, request: Request) -> Response:
+        """A run's page."""
+        entry = self._entry(request)
+        if entry.reason:
+            return told(500, entry.name, entry.reason)
+        seal = tag("run", [entry])
+        if _has(request, seal):
+            return _unchanged(seal)
+        return _tagged(request, self._pages.get(seal, entry.name, lambda: _run_page(entry, seal)), seal)
+
+    def compare(self, request: Request) -> Response:
+        """Several runs side by side; the first is what the others are measured by."""
+        from laptime.report.page.comparison_page import comparison_page
+
+        names = list(dict.fromkeys(request.query_params.getlist("run")))
+        entries = [entry for name in names if (entry := self.index.find(name)) is not None]
+        unknown = [name for name in names if name not in {entry.name for entry in entries}]
+        if unknown:
+            return told(404, "No such run", f"No run is called {words.name(unknown[0])}; {_CHOOSE}")
+        if len(entries) < 2:
+            return told(400, "Nothing to compare", f"A comparison needs two runs or more; {_CHOOSE}")
+        broken = next((entry for entry in entries if entry.reason), None)
+        if broken is not None:
+            return told(500, broken.name, broken.reason)
+        seal = tag("compare", entries)
+
+        def make() -> bytes:
+            page = comparison_page([load(entry.path) for entry in entries], names)
+            return draw("compare.html", here="runs", page=page, names=names)
+
+        if _has(request, seal):
+            return _unchanged(seal)
+        return _tagged(request, self._pages.get(seal, seal, make), seal)
+
+    def _entry(self, request: Request) -> Entry:
+        if b"%2f" in request.scope.get("raw_path", b"").lower():
+            raise HTTPException(404)  # a slash of its own is no part of a name
+        entry = self.index.find(request.path_params["name"])
+        if entry is None:
+            raise HTTPException(404)
+        return entry
+
+
+_CHOOSE = "tick them in the list of runs and press compare."
+
+
+def _run_page(entry: Entry, seal: str) -> bytes:
+    from laptime.report.page.run_page import run_page
+
+    run = load(entry.path)
+    page = run_page(run, title=entry.name)
+    return draw("run.html", here="runs", page=page, name=entry.name, seal=seal, predictable=predictable(run))
+
+
+def static(request: Request) -> Response:
+    """A style or a script, by its whole address."""
+    found = assets.served().get(request.url.path)
+    if found is None:
+        raise HTTPException(404)
+    headers = {"Cache-Control": _FOREVER, "Vary": "Accept-Encoding"}
+    if "gzip" in request.headers.get("accept-encoding", ""):
+        headers["Content-Encoding"] = "gzip"
+        return Response(found.packed, media_type=found.kind, headers=headers)
+    return Response(found.body, media_type=found.kind, headers=headers)
+
+
+def healthy(_: Request) -> Response:
+    """That it answers."""
+    return PlainTextResponse("ok")
+
+
+def _has(request: Request, seal: str) -> bool:
+    """Whether the browser holds that page already."""
+    held = request.headers.get("if-none-match", "")
+    return seal in (one.strip().removeprefix("W/") for one in held.split(","))
+
+
+def _unchanged(seal: str) -> Response:
+    return Response(status_code=304, headers={"ETag": seal, "Cache-Control": "no-cache"})
+
+
+def _tagged(request: Request, page: bytes, seal: str) -> Response:
+    if _has(request, seal):
+        return _unchanged(seal)
+    headers = {"ETag": seal, "Cache-Control": "no-cache"}
+    return Response(page, media_type="text/html", headers=headers)
+
+
+def _refused(_: Request, error: Exception) -> Response:
+    status = error.status_code if isinstance(error, HTTPException) else 500
+    if status == 404:
+        return told(404, "Nothing is here", "No run and no page has this address; the list has them all.")
+    return told(status, "That did not work", "The server cannot answer this; go back to the list of runs.")
+
+
+def _failed(_: Request, error: Exception) -> Response:
+    return told(500, "This cannot be shown", str(error))
+
+
+def _broken(_: Request, error: Exception) -> Response:
+    """A mistake of ours: what happened goes to standard error, not into the page."""
+    reason = f"laptime itself failed ({type(error).__name__}); the terminal of `laptime serve` says where."
+    return told(500, "A mistake of laptime", reason)

@@ -1,0 +1,131 @@
+"""Who may ask, for what, and what every answer carries. It stands around the whole application.
+
+On a loopback address the name that a browser asked for must be a loopback one: otherwise any site could point
+its own name here and read on (DNS rebinding). On any other address a token is asked for.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import secrets
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from http.cookies import CookieError, SimpleCookie
+from ipaddress import ip_address
+from urllib.parse import parse_qsl, quote, urlencode
+
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.responses import RedirectResponse, Response
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+POLICY = (
+    "default-src 'none'; script-src 'self'; style-src 'self' 'unsafe-inline'; img-src 'self' data: blob:; "
+    "connect-src 'self'; base-uri 'none'; form-action 'self'; frame-ancestors 'none'"
+)
+HEADERS = {
+    "Content-Security-Policy": POLICY,
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "no-referrer",
+    "Cross-Origin-Resource-Policy": "same-origin",
+}
+_LOOPBACK_HOST = re.compile(r"(localhost|127(\.\d{1,3}){3}|\[::1\])(:\d{1,5})?", re.IGNORECASE)
+_METHODS = ("GET", "HEAD")
+
+Told = Callable[[int, str, str], Response]  # an error's page, from its status, its title and one line
+
+
+def is_loopback(host: str) -> bool:
+    """Whether an address is this machine's own and no one else's."""
+    try:
+        return ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return host.lower() == "localhost"
+
+
+@dataclass(frozen=True, slots=True)
+class Token:
+    """A secret. A browser keeps its hash, so that it stands in no file; it is never shown."""
+
+    secret: str = field(repr=False)
+
+    @property
+    def kept(self) -> str:
+        """What the cookie holds."""
+        return hashlib.sha256(self.secret.encode()).hexdigest()
+
+    def is_given(self, text: str) -> bool:
+        """Whether that is it; how long this takes tells nothing."""
+        return secrets.compare_digest(text.encode("utf-8", "replace"), self.secret.encode())
+
+    def opens(self, headers: Headers, cookie: str) -> bool:
+        """Whether a request has it, as a cookie or as `Authorization: Bearer`."""
+        kind, _, given = headers.get("authorization", "").partition(" ")
+        if kind.lower() == "bearer" and self.is_given(given.strip()):
+            return True
+        try:
+            held = SimpleCookie(headers.get("cookie", "")).get(cookie)
+        except CookieError:
+            held = None
+        return held is not None and secrets.compare_digest(held.value.encode(), self.kept.encode())
+
+
+class Guard:
+    """Lets a request through to `app`, or says why not; puts HEADERS on every answer."""
+
+    def __init__(self, app: ASGIApp, *, told: Told, token: Token | None = None) -> None:
+        self._app = app
+        self._told = told
+        self._token = token
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """One request."""
+        if scope["type"] != "http":  # a start or a stop; nothing here speaks over web sockets
+            if scope["type"] == "lifespan":
+                await self._app(scope, receive, send)
+            return
+
+        async def sealed(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                headers = MutableHeaders(scope=message)
+                headers.update(HEADERS)
+                headers.setdefault("Cache-Control", "no-store")
+            await send(message)
+
+        refused = self._refused(scope)
+        await (refused or self._app)(scope, receive, sealed)
+
+    def _refused(self, scope: Scope) -> Response | None:
+        headers = Headers(scope=scope)
+        if scope["method"] not in _METHODS:
+            answer = self._told(405, "Only for reading", "This server only answers GET and HEAD.")
+            answer.headers["Allow"] = ", ".join(_METHODS)
+            return answer
+        if self._token is None:
+            if _LOOPBACK_HOST.fullmatch(headers.get("host", "")):
+                return None
+            return self._told(
+                400, "Another name", "This server answers to localhost alone; open it by that name."
+            )
+        return self._without_token(scope, headers, self._token)
+
+    def _without_token(self, scope: Scope, headers: Headers, token: Token) -> Response | None:
+        port = (scope.get("server") or ("", 0))[1]
+        cookie = f"laptime-{port}"  # a browser does not tell ports apart
+        query = parse_qsl(scope["query_string"].decode("latin-1"), keep_blank_values=True)
+        given = [value for key, value in query if key == "token"]
+        if given and token.is_given(given[0]):
+            rest = urlencode([(key, value) for key, value in query if key != "token"])
+            place = "/" + quote(scope["path"].lstrip("/"))  # two slashes would name another machine
+            answer: Response = RedirectResponse(place + (f"?{rest}" if rest else ""), status_code=303)
+            answer.set_cookie(cookie, token.kept, httponly=True, samesite="strict", path="/")
+            return answer
+        if not given and token.opens(headers, cookie):
+            return None
+        answer = self._told(
+            401,
+            "A token is needed",
+            "Open the whole address that `laptime serve` printed, with its token, or ask whoever started it.",
+        )
+        answer.headers["WWW-Authenticate"] = "Bearer"
+        return answer
