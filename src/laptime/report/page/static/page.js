@@ -48,7 +48,9 @@
   async function draw(element) {
     const name = element.dataset.figure;
     const figure = choose(read(name), chosen(name));
-    await Plotly.react(element, figure.data, themed(figure.layout, element.clientWidth), config);
+    // What a reader zoomed stays when the figure is drawn again, until another choice shows something else.
+    const layout = { uirevision: String(chosen(name)), ...themed(figure.layout, element.clientWidth) };
+    await Plotly.react(element, figure.data, layout, config);
     element.dataset.drawn = "yes";
   }
 
