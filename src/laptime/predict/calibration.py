@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -58,6 +58,13 @@ class Calibration:
 
     def workspace_bytes(self, works: Sequence[Work]) -> NDArray[np.float64]:
         """What each takes beside its inputs and results while it runs."""
+        return _once(works, self._workspace_bytes)
+
+    def factors(self, works: Sequence[Work]) -> NDArray[np.float64]:
+        """How much longer than its bound each takes."""
+        return _once(works, self._factors)
+
+    def _workspace_bytes(self, works: Sequence[Work]) -> NDArray[np.float64]:
         found = np.zeros(len(works))
         for key, indices in self._by_model(works, self.workspaces).items():
             rows = np.array([works[index].vector for index in indices])
@@ -65,8 +72,7 @@ class Calibration:
             found[indices] = np.exp(self.workspaces[key](rows)) * (moved + SPARE) - SPARE
         return np.maximum(0.0, found)
 
-    def factors(self, works: Sequence[Work]) -> NDArray[np.float64]:
-        """How much longer than its bound each takes."""
+    def _factors(self, works: Sequence[Work]) -> NDArray[np.float64]:
         found = np.ones(len(works))  # without a model its bound is all that is known
         for key, indices in self._by_model(works, self.forests).items():
             found[indices] = np.exp(self.forests[key](np.array([works[index].vector for index in indices])))
@@ -143,6 +149,12 @@ class Calibration:
             host_us={key: (fixed, each) for key, (fixed, each) in head["host_us"].items()},
             facts=head["facts"],
         )
+
+
+def _once(works: Sequence[Work], ask: Callable[[Sequence[Work]], NDArray[np.float64]]) -> NDArray[np.float64]:
+    """The trees are asked once for each distinct operation: of a ResNet-50's 409 kernels 97 are distinct."""
+    places = {one: place for place, one in enumerate(dict.fromkeys(works))}
+    return ask(list(places))[[places[one] for one in works]] if works else np.empty(0)
 
 
 def _types(dtype: str) -> tuple[str, ...]:

@@ -17,7 +17,7 @@ from laptime.predict.prediction import (
     LayerTime,
     Prediction,
 )
-from laptime.predict.scaling import alone_from_step, scale
+from laptime.predict.scaling import Scaled, alone_from_step, scale
 from laptime.predict.timing import Prepared, Step, predict_step, prepare
 from laptime.workload import Phase, Workload
 
@@ -70,23 +70,21 @@ def predict_all(
             prepared[key] = prepare(workload, speed.calibration)
         step = predict_step(prepared[key], speed)
         price = price_per_hour if price_per_hour is not None else _example(device)
-        alone = _prediction(prepared[key], speed, step, samples, epochs, price)
-        found.append(_together(alone, step, device, gpus))
+        alone = prediction(prepared[key], speed, step)
+        alone = replace(alone, samples=samples, epochs=epochs, price_per_hour=price)
+        found.append(alone if gpus == 1 else together(alone, scale(alone_from_step(step), device, gpus)))
     return found
 
 
-def _together(alone: Prediction, step: Step, device: Device, gpus: int) -> Prediction:
-    """The prediction for several GPUs, by the habits of torch's DistributedDataParallel."""
-    if gpus == 1:
-        return alone
-    scaled = scale(alone_from_step(step), device, gpus)
+def together(alone: Prediction, scaled: Scaled) -> Prediction:
+    """The prediction for several GPUs, from that of one."""
     added = scaled.step_s - alone.step_s
     width = alone.interval_s[1] / alone.step_s - 1 + SCALING
     return replace(
         alone,
         step_s=scaled.step_s,
         interval_s=(scaled.step_s * (1 - width), scaled.step_s * (1 + width)),
-        gpus=gpus,
+        gpus=scaled.gpus,
         communication_s=added,
         bottleneck=f"the exchange of gradients: {added / scaled.step_s:.0%} of the step"
         if added > 0.3 * scaled.step_s
@@ -113,14 +111,8 @@ def _notes(workload: Workload, speed: Speed) -> tuple[str, ...]:
     return tuple(found)
 
 
-def _prediction(
-    prepared: Prepared,
-    speed: Speed,
-    step: Step,
-    samples: int | None,
-    epochs: int | None,
-    price_per_hour: float | None,
-) -> Prediction:
+def prediction(prepared: Prepared, speed: Speed, step: Step) -> Prediction:
+    """All that follows from a timed step on one device; of no training yet."""
     workload, device = prepared.workload, speed.device
     width = _width(speed, step)
     peak = workload.memory.peak if device.kind == "cpu" else prepared.peak_bytes + LIBRARY_BYTES
@@ -146,9 +138,6 @@ def _prediction(
         device_memory_bytes=device.memory_bytes,
         basis=basis(speed.calibration) if speed.measured else BY_DATA_SHEET,
         notes=_notes(workload, speed),
-        samples=samples,
-        epochs=epochs,
-        price_per_hour=price_per_hour,
         watts=device.tdp_w,
     )
 

@@ -160,16 +160,23 @@ def refine(
     """A prediction with a run's correction in it."""
     plain = predict(workload, device, **training)
     together = predict(workload, device, gpus=gpus, **training) if gpus != 1 else plain
+    return refined(plain, together, device, correction)
+
+
+def refined(
+    plain: Prediction, together: Prediction, device: Device, correction: Correction, *, host: float = 1.0
+) -> Prediction:
+    """The prediction for several GPUs, corrected where that of one is; `host`: so many times as fast."""
     if correction.device is None:
         return replace(together, notes=(*together.notes, _unknown(correction.run)))
-    kept = correction.kept(device, workload.batch)
+    kept = correction.kept(device, plain.batch)
     layers = tuple(_corrected(one, correction, kept) for one in plain.layers())
     alone_s = sum(one.total_s for one in layers)
     if device.name == correction.device.name:  # Python's time does not grow with the batch
-        alone_s = max(alone_s + correction.rest_s * kept, alone_s / 2)
+        alone_s = max(alone_s + correction.rest_s * kept / host, alone_s / 2)
     added = together.step_s - plain.step_s
     step_s = alone_s + added
-    width = _width(plain, device, correction) + (SCALING if gpus > 1 else 0.0)
+    width = _width(plain, device, correction) + (SCALING if together.gpus > 1 else 0.0)
     scale = alone_s / plain.step_s
     return replace(
         together,

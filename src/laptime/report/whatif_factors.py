@@ -15,10 +15,7 @@ from numpy.typing import NDArray
 from laptime.hardware import Device
 from laptime.predict.calibration import Calibration
 from laptime.predict.devices import Speed
-from laptime.predict.predicting import DATA_SHEET, SCALING
-
-# Private there, and wanted here with a faster link.
-from laptime.predict.predicting import _together as together
+from laptime.predict.predicting import DATA_SHEET, SCALING, together
 from laptime.predict.prediction import Prediction
 from laptime.predict.scaling import DDP, alone_from_step, scale
 from laptime.predict.shares import SHORT_US
@@ -67,26 +64,13 @@ def imagined(prepared: Prepared, speed: Speed, factors: Factors) -> tuple[Prepar
 
 def exchanged(alone: Prediction, step: Step, device: Device, gpus: int, link: float) -> Prediction:
     """On several GPUs, with a link that is so many times as fast."""
-    made = together(alone, step, device, gpus)
-    if gpus == 1 or link == 1:
-        return made
+    if gpus == 1:
+        return alone
     # A byte over a link twice as fast costs what half a byte costs over this one; so do buckets of them.
     before = alone_from_step(step)
     backward = tuple(replace(one, bytes=one.bytes / link) for one in before.backward)
     habits = replace(DDP, bucket_bytes=DDP.bucket_bytes / link)
-    scaled = scale(replace(before, backward=backward), device, gpus, habits)
-    added = scaled.step_s - alone.step_s
-    low, high = (end / made.step_s * scaled.step_s for end in made.interval_s)
-    most = added > 0.3 * scaled.step_s
-    return replace(
-        made,
-        step_s=scaled.step_s,
-        interval_s=(low, high),
-        communication_s=added,
-        bottleneck=f"the exchange of gradients: {added / scaled.step_s:.0%} of the step"
-        if most
-        else alone.bottleneck,
-    )
+    return together(alone, scale(replace(before, backward=backward), device, gpus, habits))
 
 
 def said(made: Prediction, device: Device, factors: Factors) -> Prediction:

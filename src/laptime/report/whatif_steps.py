@@ -7,8 +7,8 @@ answers in tens of milliseconds. The same question has the same answer, kept or 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields, replace
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Generic, TypeVar
 
@@ -18,10 +18,7 @@ from numpy.typing import NDArray
 from laptime.hardware import Device
 from laptime.predict.calibration import Calibration
 from laptime.predict.devices import Speed, speed_of
-from laptime.predict.features import Work
-
-# Private there, and wanted here: a prediction of a step that is at hand.
-from laptime.predict.predicting import _prediction as prediction_of
+from laptime.predict.predicting import prediction
 from laptime.predict.prediction import Prediction
 from laptime.predict.timing import Prepared, Step, predict_step, prepare
 from laptime.report.whatif_factors import Factors, imagined
@@ -59,27 +56,6 @@ class Timed:
     prediction: Prediction
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Remembering(Calibration):
-    """A calibration that asks its trees once for each distinct operation: the blocks of a network repeat.
-
-    Of a ResNet-50's 409 kernels 97 are distinct.
-    """
-
-    def factors(self, works: Sequence[Work]) -> NDArray[np.float64]:
-        """How much longer than its bound each takes."""
-        return _once(works, lambda some: Calibration.factors(self, some))
-
-    def workspace_bytes(self, works: Sequence[Work]) -> NDArray[np.float64]:
-        """What each takes beside its inputs and results while it runs."""
-        return _once(works, lambda some: Calibration.workspace_bytes(self, some))
-
-
-def _once(works: Sequence[Work], ask: Callable[[Sequence[Work]], NDArray[np.float64]]) -> NDArray[np.float64]:
-    places = {one: place for place, one in enumerate(dict.fromkeys(works))}
-    return ask(list(places))[[places[one] for one in works]]
-
-
 def at_batch(workload: Workload, batch: int) -> Workload:
     """The workload at another batch size, from its own sizes."""
     return workload if batch == workload.batch else _rescaled(Same(workload), batch)
@@ -92,15 +68,14 @@ def read_once(read: Callable[[int, str], Workload], batch: int, precision: str) 
 
 def timed(workload: Workload, device: Device, factors: Factors) -> Timed:
     """A step on one device; the link between GPUs is no part of it."""
-    speed = speed_of(device)
-    kept = _remembering(Same(speed.calibration))
-    return _timed(Same(workload), device, Same(kept), replace(factors, link=1.0))
+    calibration = speed_of(device).calibration
+    return _timed(Same(workload), device, Same(calibration), replace(factors, link=1.0))
 
 
 def workspaces(timed: Timed) -> NDArray[np.float64]:
     """The bytes that each operation of the prepared step computes in, beside its tensors."""
-    kept = _remembering(Same(speed_of(timed.speed.device).calibration))
-    return _workspaces(Same(timed.prepared.workload), Same(kept))
+    calibration = speed_of(timed.speed.device).calibration
+    return _workspaces(Same(timed.prepared.workload), Same(calibration))
 
 
 @lru_cache(KEPT_WORKLOADS)
@@ -113,29 +88,23 @@ def _read(read: Same[Callable[[int, str], Workload]], batch: int, precision: str
     return read.value(batch, precision)
 
 
-@lru_cache(8)
-def _remembering(calibration: Same[Calibration]) -> Remembering:
-    return Remembering(**{one.name: getattr(calibration.value, one.name) for one in fields(Calibration)})
-
-
 @lru_cache(KEPT_WORKLOADS)
-def _prepared(workload: Same[Workload], calibration: Same[Remembering]) -> Prepared:
+def _prepared(workload: Same[Workload], calibration: Same[Calibration]) -> Prepared:
     return prepare(workload.value, calibration.value)
 
 
 @lru_cache(KEPT_STEPS)
 def _timed(
-    workload: Same[Workload], device: Device, calibration: Same[Remembering], factors: Factors
+    workload: Same[Workload], device: Device, calibration: Same[Calibration], factors: Factors
 ) -> Timed:
-    plain = replace(speed_of(device), calibration=calibration.value)
-    prepared, speed = imagined(_prepared(workload, calibration), plain, factors)
+    prepared, speed = imagined(_prepared(workload, calibration), speed_of(device), factors)
     step = predict_step(prepared, speed)
-    made = prediction_of(prepared, speed, step, None, None, None)
+    made = prediction(prepared, speed, step)
     return Timed(prepared=prepared, speed=speed, step=step, prediction=made)
 
 
 @lru_cache(KEPT_WORKLOADS)
-def _workspaces(workload: Same[Workload], calibration: Same[Remembering]) -> NDArray[np.float64]:
+def _workspaces(workload: Same[Workload], calibration: Same[Calibration]) -> NDArray[np.float64]:
     prepared, firsts, at = _prepared(workload, calibration), [], 0
     for _, count in prepared.kernels:
         firsts.append(prepared.works[at])

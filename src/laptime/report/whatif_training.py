@@ -7,14 +7,11 @@ from functools import lru_cache
 
 from laptime import hardware
 from laptime.hardware import Device
-
-# Private there, and wanted here with predictions that are at hand already.
-from laptime.predict import refinement as from_run
 from laptime.predict.dataflow_step import Fed, Feed, feed, waited
 from laptime.predict.measured import device_of, measured_step
-from laptime.predict.predicting import SCALING, predict_all
+from laptime.predict.predicting import predict_all
 from laptime.predict.prediction import Prediction
-from laptime.predict.refinement import CPU_PIECES, Correction, correct
+from laptime.predict.refinement import CPU_PIECES, Correction, correct, refined
 from laptime.report.whatif_factors import AS_IT_IS, Factors, exchanged, said
 from laptime.report.whatif_question import Question
 from laptime.report.whatif_steps import Same, Timed, timed
@@ -92,32 +89,7 @@ def _computed(asked: Asked, workload: Workload, device: Device, gpus: int) -> Pr
     found = step_on(asked, workload, device)
     made = exchanged(found.prediction, found.step, device, gpus, asked.factors.link)
     if asked.correction is not None:
-        made = _refined(found.prediction, made, device, asked)
+        pieces = (CPU_PIECES,) if asked.on_cpu and device.kind == "gpu" else ()
+        made = replace(made, notes=(*made.notes, *pieces))
+        made = refined(found.prediction, made, device, asked.correction, host=asked.factors.host)
     return said(made, device, asked.factors)
-
-
-def _refined(plain: Prediction, together: Prediction, device: Device, asked: Asked) -> Prediction:
-    """What `refinement.refine` does, without predicting anew; a test holds the two together."""
-    correction = asked.correction
-    assert correction is not None
-    pieces = (CPU_PIECES,) if asked.on_cpu and device.kind == "gpu" else ()
-    notes = (*plain.notes, *pieces)
-    if correction.device is None:
-        return replace(together, notes=(*notes, from_run._unknown(correction.run)))
-    kept = correction.kept(device, plain.batch)
-    layers = tuple(from_run._corrected(one, correction, kept) for one in plain.layers())
-    alone_s = sum(one.total_s for one in layers)
-    if device.name == correction.device.name:
-        alone_s = max(alone_s + correction.rest_s * kept / asked.factors.host, alone_s / 2)
-    step_s = alone_s + together.step_s - plain.step_s
-    width = from_run._width(plain, device, correction) + (SCALING if together.gpus > 1 else 0.0)
-    return replace(
-        together,
-        step_s=step_s,
-        interval_s=(step_s * max(0.0, 1 - width), step_s * (1 + width)),
-        busy_s=plain.busy_s * alone_s / plain.step_s,
-        phases=from_run._phases(plain, layers),
-        layer_times=layers,
-        basis=f"{plain.basis}, refined by run {correction.run}" if kept else plain.basis,
-        notes=(*notes, from_run._said(device, correction, kept)),
-    )
