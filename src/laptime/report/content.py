@@ -215,14 +215,19 @@ def _hows(run: Run, stage: Stage) -> dict[tuple[str, str], str]:
 
 
 def _results(table: Any) -> dict[str, Any] | None:
-    """Logged values over the last epoch of the last attempt, each batch weighted by its samples."""
+    """Logged values over the last epoch of the last attempt, each batch weighted by its samples.
+
+    None where one of them is no finite number: a mean that passes over it would look like learning.
+    """
     last = _latest(_latest(table, "attempt"), "epoch")
     samples = np.nan_to_num(last["samples"].to_numpy().astype(np.float64), nan=1.0)
     results: dict[str, Any] = {"epoch": last["epoch"][0].as_py()}
     for name in METRICS:
         values = last[name].to_numpy().astype(np.float64)
         known = ~np.isnan(values)
-        if known.any() and samples[known].sum():
+        if pc.any(pc.invert(pc.is_finite(last[name]))).as_py():  # null is unknown; NaN and infinity are not
+            results[name] = None
+        elif known.any() and samples[known].sum():
             results[name] = float(np.average(values[known], weights=samples[known]))
     return results if len(results) > 1 else None
 

@@ -112,10 +112,22 @@ def tiles(found: Mapping[str, Any]) -> Iterator[Tile]:
         yield Tile(name="cost of layer marks", value=f"{(cost - 1) * 100:+.1f} %", note=how)
     for key, name in (("top1", "top-1 accuracy"), ("loss", "loss")):
         for stage in ("validation", "train"):
-            value = ((found[stage] or {}).get("results") or {}).get(key)
-            if value is not None:
-                text = words.percent(value) if key == "top1" else f"{value:.4g}"
-                yield Tile(name=name, value=text, note=f"{NOUNS[stage]}, last epoch")
+            results = (found[stage] or {}).get("results") or {}
+            if key in results:
+                value = results[key]
+                text = (
+                    "not finite"
+                    if value is None
+                    else words.percent(value)
+                    if key == "top1"
+                    else f"{value:.4g}"
+                )
+                yield Tile(
+                    name=name,
+                    value=text,
+                    note=f"{NOUNS[stage]}, last epoch",
+                    tone="bad" if value is None else "",
+                )
                 break
 
 
