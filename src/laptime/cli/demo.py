@@ -48,10 +48,23 @@ def demo(
 
     found = content(run)
     accuracy = found["validation"]["results"]["top1"]
+    page = _page(run)
     if as_json:
-        answer(found | {"accuracy": accuracy})
+        answer(found | {"accuracy": accuracy, "report": page and str(page)})
     else:
-        _print(found, accuracy, place)
+        _print(found, accuracy, place, page)
+
+
+def _page(run: Run) -> Path | None:
+    """The report's file; None where what draws it is not installed, which is said."""
+    from laptime.errors import MissingExtra
+
+    try:
+        with waiting("drawing"):
+            return run.report()
+    except MissingExtra as error:
+        say(f"no report was drawn: {error}")
+        return None
 
 
 def _loader(cards: Any) -> DataLoader[Any]:
@@ -143,18 +156,21 @@ def _share_right(scores: Any, labels: Any) -> Any:
     return (scores.argmax(dim=1) == labels).float().mean()
 
 
-def _print(found: dict[str, Any], accuracy: float, out: Path) -> None:
+def _print(found: dict[str, Any], accuracy: float, out: Path, page: Path | None) -> None:
     from laptime.report import terminal
 
     terminal.show(found, terminal.console())
     where = shlex.quote(str(out))
+    drawn = f", every figure of it in {page}" if page else ""
     print(f"""
 The network tells {accuracy * 100:.1f} % of {UNSEEN_CARDS} unseen cards apart (guessing: 20 %).
-The run is in {out}
+The run is in {out}{drawn}
 
 Next
   laptime show {where}
       these tables again; --json for programs
+  laptime serve {shlex.quote(str(out.parent))}
+      all runs of the folder in a browser, also while they train
   laptime export {where} --perfetto
       a trace for https://ui.perfetto.dev
   laptime run your_script.py
