@@ -24,7 +24,7 @@ _STEPS_TRACK = 0
 _LAYER_TRACKS = {phase.value: place for place, phase in enumerate(Phase, start=1)}
 _FIRST_KERNEL_TRACK = 10
 _TRACKS = 10_000  # of one process at most
-_MEMORY = "memory, highest in each layer"
+_MEMORY = "peak memory"  # "bytes" is added by the viewers
 
 _LAYER_ARGS = ("step", "phase", "seconds", "calls", "how", "busy_s", "idle_s", "memory_bytes")
 
