@@ -21,6 +21,7 @@ def _what_stays_is_looked_through_once():
 
 
 def pytest_unconfigure():
+    gc.unfreeze()  # or duckdb lists all that was never freed
     # Torch's compiler caches hold weak references that complain, line after line, when the interpreter ends
     # and torch's own modules are gone before them. The process ends here; nothing needs freeing.
     if "torch.multiprocessing.reductions" in sys.modules:
