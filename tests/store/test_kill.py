@@ -5,6 +5,8 @@ import struct
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -14,17 +16,23 @@ from laptime.store import load, query
 ROOT = Path(__file__).parents[2]
 
 
-def start_writer(run: Path, interval: float, fan: int) -> subprocess.Popen:
+@contextmanager
+def writer(run: Path, interval: float, fan: int) -> Iterator[subprocess.Popen]:
+    """A process that begins to write; it is killed at the end, if not before."""
     counters = run.with_suffix(".counters")
     counters.write_bytes(bytes(16))
     command = [sys.executable, "-m", "tests.store.fast_writer", run, counters, interval, fan]
-    process = subprocess.Popen([str(word) for word in command], cwd=ROOT, stdout=subprocess.PIPE, text=True)
-    assert process.stdout is not None
-    if process.stdout.readline() != "ready\n":
-        with process:
+    words = [str(word) for word in command]
+    with subprocess.Popen(words, cwd=ROOT, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            yield process
+        finally:
             process.kill()
-        pytest.fail("the writer did not start")
-    return process
+
+
+def await_writer(process: subprocess.Popen) -> None:
+    assert process.stdout is not None
+    assert process.stdout.readline() == "ready\n", "the writer did not start"
 
 
 def counted(run: Path) -> tuple[int, int]:
@@ -33,15 +41,20 @@ def counted(run: Path) -> tuple[int, int]:
 
 
 def test_a_run_killed_at_any_moment_loads_and_misses_at_most_the_last_flush(tmp_path):
-    """Twenty kills. Half of them flush all the time and merge every third part, to be hit while doing so."""
+    """Twenty kills, two at once. One of them flushes all the time and merges every third part, to be hit
+    while doing so.
+    """
     chance = random.Random(20)
-    lost, found = [], []
-    for kill in range(20):
-        run = tmp_path / f"run{kill}"
-        interval, fan = (0.2, 32) if kill % 2 else (0.005, 3)
-        with start_writer(run, interval, fan) as process:
-            time.sleep(chance.uniform(0.0, 0.5))
-            process.kill()
+    runs = [tmp_path / f"run{kill}" for kill in range(20)]
+    for merging, other in zip(runs[::2], runs[1::2], strict=True):
+        with writer(merging, 0.005, 3) as one, writer(other, 0.2, 32) as two:
+            for process in (one, two):
+                await_writer(process)
+            for process in chance.sample((one, two), 2):
+                time.sleep(chance.uniform(0.0, 0.25))
+                process.kill()
+    found = []
+    for run in runs:
         appended, flushed = counted(run)
         loaded = load(run)
         steps = loaded.steps.table["step"].to_pylist()
@@ -52,32 +65,29 @@ def test_a_run_killed_at_any_moment_loads_and_misses_at_most_the_last_flush(tmp_
         assert layers == [number for number in range(len(layers) // 2) for _ in "12"]
         assert len(layers) >= flushed * 2
         assert len(loaded.steps) == len(steps)
-        lost.append(appended - len(steps))
         found.append(len(steps))
     assert max(found) > 100, "the writer was killed before it wrote anything"
 
 
 def test_a_run_is_readable_at_every_moment_while_it_is_being_written(tmp_path):
     run = tmp_path / "run"
-    with start_writer(run, 0.005, 3) as process:
-        try:
-            counts = []
-            stop = time.monotonic() + 2.0
-            while time.monotonic() < stop:
-                flushed = counted(run)[1]
-                loaded = load(run)
-                steps = [step.step for step in loaded.steps]
-                assert loaded.status == "running"
-                assert steps == list(range(len(steps)))
-                assert len(steps) >= flushed
-                assert len(loaded.layers()) in (0, 2)
-                counts.append(len(steps))
-            answer = query("SELECT count(*) AS n, count(DISTINCT step) AS d FROM steps", run)
-            assert answer.warnings == ()
-            assert answer.table["n"] == answer.table["d"]
-            assert answer.table["n"][0].as_py() >= counts[-1]
-        finally:
-            process.kill()
+    with writer(run, 0.005, 3) as process:
+        await_writer(process)
+        counts = []
+        stop = time.monotonic() + 2.0
+        while time.monotonic() < stop:
+            flushed = counted(run)[1]
+            loaded = load(run)
+            steps = [step.step for step in loaded.steps]
+            assert loaded.status == "running"
+            assert steps == list(range(len(steps)))
+            assert len(steps) >= flushed
+            assert len(loaded.layers()) in (0, 2)
+            counts.append(len(steps))
+        answer = query("SELECT count(*) AS n, count(DISTINCT step) AS d FROM steps", run)
+        assert answer.warnings == ()
+        assert answer.table["n"] == answer.table["d"]
+        assert answer.table["n"][0].as_py() >= counts[-1]
     assert counts == sorted(counts)
     assert counts[-1] > counts[0]
 
