@@ -2,6 +2,7 @@
 
 import json
 import time
+from functools import partial
 
 import pytest
 from benchmarks.networks import CPU, CUDA, configuration
@@ -13,7 +14,8 @@ from benchmarks import memory, slowdown
 
 @pytest.fixture
 def quick(monkeypatch):
-    """Blocks of a few steps."""
+    """Blocks of a few steps, and no second of warm-up before them."""
+    monkeypatch.setattr(slowdown, "first_steps", partial(slowdown.first_steps, seconds=0.1))
     for name in ("BLOCK_S", "BARE_S", "WARMUP_S", "SETTLE_S", "PEER_S"):
         monkeypatch.setattr(slowdown, name, 0.01)
     monkeypatch.setattr(slowdown.DeepSpeedFlops, "installed", staticmethod(lambda: False))
