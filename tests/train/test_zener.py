@@ -137,12 +137,15 @@ def accuracy_after_training(network: nn.Module, *, epochs: int, learning_rate: f
     return (guesses == answers).double().mean().item()
 
 
+# In test_zoo_learns.py the same two learn in less time, and must learn more.
+@pytest.mark.slow
 @pytest.mark.usefixtures("one_thread")
 def test_the_four_layer_network_learns_the_cards() -> None:
     torch.manual_seed(0)
     assert accuracy_after_training(networks.build("zener4"), epochs=8, learning_rate=1e-3) > 0.8
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("one_thread")
 def test_a_linear_classifier_does_not_learn_the_cards() -> None:
     torch.manual_seed(0)
