@@ -289,7 +289,7 @@ def test_the_search_for_networks_stops(run):
     assert len(calls) <= finder.SEARCH_UPDATES + 1
 
 
-@pytest.mark.parametrize("name", ["spawned", "plain"])
+@pytest.mark.parametrize("name", ["spawned", pytest.param("plain", marks=pytest.mark.slow)])
 def test_scripts_run_in_a_process_of_their_own(name, tmp_path):
     """The spawned loader imports the script again, so for pickle `__main__` must be the script."""
     code = "import sys; from pathlib import Path; from laptime.measure.scripts.run import run_script; "
