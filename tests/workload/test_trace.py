@@ -226,10 +226,11 @@ def test_every_network_of_the_zoo_can_be_read_and_no_operation_is_uncovered(name
 
 def test_a_network_of_eight_billion_parameters_is_read_without_allocating_it():
     transformers = pytest.importorskip("transformers")
-    config = transformers.LlamaConfig(
-        hidden_size=4096,
-        intermediate_size=14336,
-        num_hidden_layers=32,
+    config = transformers.LlamaConfig(  # few layers, of 70 billion: reading takes time by their number
+        hidden_size=8192,
+        intermediate_size=28672,
+        num_hidden_layers=7,
+        num_attention_heads=64,
         num_key_value_heads=8,
         vocab_size=128256,
     )
@@ -237,8 +238,8 @@ def test_a_network_of_eight_billion_parameters_is_read_without_allocating_it():
         network = transformers.LlamaForCausalLM(config)
         ids = torch.zeros(1, 512, dtype=torch.long)
     found = read(network, {"input_ids": ids, "labels": ids}, precision="bf16", optimizer="adamw")
-    assert found.parameters == pytest.approx(8.03e9, rel=0.01)
-    assert found.flops == pytest.approx(6 * 7.5e9 * 512, rel=0.1)  # embeddings multiply nothing
+    assert found.parameters == pytest.approx(8.09e9, rel=0.01)
+    assert found.flops == pytest.approx(6 * 7.04e9 * 512, rel=0.1)  # embeddings multiply nothing
     assert found.memory.state == 8 * found.parameters
     assert sum(found.uncovered.values()) < 0.01
 
