@@ -10,6 +10,7 @@ from tests.train.data.sync.places import CATS, Folder, fill, here, one_line
 from tests.train.data.sync.servers import Pages, a_web_server, free_port
 
 from laptime.errors import MissingExtra
+from laptime.train.data import sync_s3
 from laptime.train.data.sync import sync
 from laptime.train.data.sync_manifest import MANIFEST
 
@@ -58,6 +59,7 @@ def test_a_host_that_does_not_answer_is_told(scheme, folder):
 
 def test_an_s3_server_that_does_not_answer_is_told(folder, monkeypatch, bucket):
     monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{free_port()}")
+    monkeypatch.setitem(sync_s3._CONFIG, "retries", {"max_attempts": 0})  # with a pause before each
     assert "cannot be reached" in one_line("s3://bucket/x", folder)
 
 
