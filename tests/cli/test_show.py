@@ -106,3 +106,22 @@ def test_a_folder_without_runs_is_told_in_one_line(laptime, tmp_path):
     (tmp_path / "empty").mkdir()
     done = laptime("show", "empty")
     assert (done.exit_code, done.stderr.count("\n")) == (1, 1)
+
+
+def test_a_saved_prediction_is_shown_as_it_was_predicted(laptime, tmp_path):
+    told = laptime("predict", "alexnet", "--device", "h200", "--batch", "64")
+    saved = laptime("predict", "alexnet", "--device", "h200", "--batch", "64", "--json").stdout
+    (tmp_path / "p.json").write_text(saved)
+    assert laptime("show", "p.json").stdout == told.stdout
+    document = json.loads(laptime("show", "p.json", "--json").stdout)
+    assert document["runs"] == []
+    before = json.loads(saved)["predictions"][0]
+    assert document["saved"][0]["predictions"][0].items() <= before.items()
+
+
+def test_a_file_that_is_no_prediction_is_told_in_one_line(laptime, tmp_path):
+    for content in ("{}", "[]", "nonsense", '{"predictions": [{"network": 1}]}'):
+        (tmp_path / "p.json").write_text(content)
+        done = laptime("show", "p.json")
+        assert (done.exit_code, done.stderr.count("\n")) == (1, 1)
+        assert "is no prediction" in done.stderr

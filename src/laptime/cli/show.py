@@ -1,4 +1,4 @@
-"""`laptime show`: the tables of recorded runs, and the runs of a folder in one table."""
+"""`laptime show`: the tables of recorded runs, the runs of a folder in one table, saved predictions."""
 
 from __future__ import annotations
 
@@ -46,14 +46,18 @@ def show(
 ) -> None:
     """Show where the time of recorded runs went: the books of a step, and its layers by phase.
 
-    A folder of runs is shown as one table, a line for each.
+    A folder of runs is shown as one table, a line for each; a file of `laptime predict --json` as it was
+    predicted.
     """
     with waiting("reading"):
         found = [_read(path) for path in runs]
     if as_json:
-        groups = {"groups": [one for one in found if "group" in one]}
-        singles = [_sorted(one, sort) for one in found if "group" not in one]
-        answer({"runs": singles} | (groups if groups["groups"] else {}))
+        groups = [one for one in found if "group" in one]
+        saved = [one for one in found if "prediction" in one]
+        singles = [_sorted(one, sort) for one in found if one not in groups and one not in saved]
+        answer(
+            {"runs": singles} | ({"groups": groups} if groups else {}) | ({"saved": saved} if saved else {})
+        )
         return
     from rich.text import Text
 
@@ -65,17 +69,22 @@ def show(
             terminal.print_lines((Text(), Text("─" * to.width), Text()), to)
         if "group" in one:
             _print_group(one, to)
+        elif "prediction" in one:
+            _print_prediction(one, to, every_layer=every_layer)
         else:
             terminal.show(one, to, every_layer=every_layer, sort=sort or Sort.TIME)
 
 
 def _read(path: Path) -> dict[str, Any]:
-    """A run's content; of a folder of runs, a row for each."""
+    """A run's content; of a folder of runs, a row for each; of a saved prediction, what was predicted."""
     from laptime.report import content
+    from laptime.report.comparison_predicted import is_prediction, read_predictions
     from laptime.report.experiment import results
     from laptime.store import find_runs, load
     from laptime.store.run import RUN_FILE
 
+    if is_prediction(path):
+        return {"prediction": str(path), "predictions": read_predictions(path)}
     below = find_runs(path) if path.is_dir() and not (path / RUN_FILE).exists() else []
     if not below:
         return content(load(path))
@@ -87,6 +96,14 @@ def _sorted(found: dict[str, Any], sort: Sort | None) -> dict[str, Any]:
     from laptime.report.order import ordered
 
     return found if sort is None else ordered(found, sort)
+
+
+def _print_prediction(saved: dict[str, Any], to: Console, *, every_layer: bool) -> None:
+    from laptime.report import terminal
+    from laptime.report.prediction import Shown, lines
+
+    made = lines(Shown(predictions=saved["predictions"]), to.width, every_layer=every_layer)
+    terminal.print_lines(made, to)
 
 
 def _print_group(group: dict[str, Any], to: Console) -> None:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
+from typing import Any
 
 from laptime.workload import Phase
 
@@ -59,6 +60,24 @@ class Prediction:
     epochs: int | None = None
     price_per_hour: float | None = None
     watts: float | None = None
+
+    @classmethod
+    def of(cls, document: Mapping[str, Any]) -> Prediction:
+        """From its fields as JSON has them; what only another laptime keeps is passed over."""
+        known = {one.name: document[one.name] for one in fields(cls) if one.name in document}
+        low, high = map(float, document["interval_s"])
+        names = [one.name for one in fields(LayerTime)]
+        return cls(
+            **known
+            | {
+                "interval_s": (low, high),
+                "phases": {Phase(name): float(seconds) for name, seconds in document["phases"].items()},
+                "layer_times": tuple(
+                    LayerTime(**{name: one[name] for name in names}) for one in document["layer_times"]
+                ),
+                "notes": tuple(map(str, document.get("notes") or ())),
+            }
+        )
 
     def layers(self) -> tuple[LayerTime, ...]:
         """In the order of their first calls; the loss has no name."""

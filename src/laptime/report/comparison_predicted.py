@@ -12,6 +12,7 @@ from typing import Any
 
 from laptime.errors import PredictionError
 from laptime.predict.measured import MeasuredStep, device_of, measured_step
+from laptime.predict.prediction import Prediction
 from laptime.predict.timing import BETWEEN
 from laptime.record import Phase
 from laptime.record.layers import LOSS_UNIT
@@ -42,6 +43,16 @@ def read_prediction(path: Path) -> Row:
         return _checked(found[0])
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         raise PredictionError(f"{shown} is no prediction; save one: laptime predict … --json > it") from None
+
+
+def read_predictions(path: Path) -> list[Prediction]:
+    """All predictions of a file."""
+    try:
+        return [Prediction.of(one) for one in json.loads(path.read_bytes())["predictions"]]
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        raise PredictionError(
+            f"{one_line(path)} is no prediction; save one: laptime predict … --json > it"
+        ) from None
 
 
 def _checked(found: Any) -> Row:
