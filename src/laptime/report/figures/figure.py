@@ -90,14 +90,19 @@ def packed(values: Any, dtype: str = "f4") -> dict[str, str]:
 
 
 def label(name: str) -> str:
-    """A name as Plotly shows it letter by letter: what looks like markup stays text."""
-    return html.escape(one_line(name), quote=False)
+    """A name as Plotly shows it letter by letter: what looks like markup or a template stays text."""
+    return _letters(one_line(name))
 
 
 def short(name: str, longest: int = _LONGEST) -> str:
     """A name for an axis; its end stays, which tells more than its beginning."""
     text = one_line(name)
-    return html.escape(text if len(text) <= longest else "…" + text[1 - longest :], quote=False)
+    return _letters(text if len(text) <= longest else "…" + text[1 - longest :])
+
+
+def _letters(text: str) -> str:
+    """Plotly reads a few tags, entities, and %{…} in the name of a trace."""
+    return html.escape(text, quote=False).replace("%{", "%&#123;")
 
 
 def milliseconds(values: Any) -> list[float | None]:

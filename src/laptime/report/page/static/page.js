@@ -25,7 +25,11 @@
     return found;
   }
 
-  const config = { responsive: true, displaylogo: false, modeBarButtonsToRemove: ["lasso2d", "select2d"] };
+  const config = {
+    responsive: true, displaylogo: false,
+    showSendToCloud: false, plotlyServerURL: "",  // Plotly's own default offers to upload the figure
+    modeBarButtonsToRemove: ["lasso2d", "select2d", "autoScale2d"],
+  };
 
   function read(name) {
     return JSON.parse(document.getElementById("data-" + name).textContent);
