@@ -1,0 +1,1 @@
+"""Pages in a real browser. A package, so that its one browser ends with the last of these tests."""
