@@ -49,7 +49,7 @@ _VERBS: dict[Callable[..., None], str] = {
     compare: "two runs or groups of runs, with intervals and a verdict",
     collect: "a run from saved profiler traces or a training log",
     serve: "a folder of runs in a browser, while they train",
-    export: "recorded runs as CSV, or as a trace for Perfetto",
+    export: "recorded runs for spreadsheets, Perfetto, TensorBoard or MLflow",
     query: "SQL over many runs",
     predict: "a training step on machines that are not here: time, memory, money",
     calibrate: "time single operations on this machine, for predictions to rest on",
