@@ -11,6 +11,7 @@ import typer
 
 from laptime.cli.options import Json, wrong
 from laptime.cli.outcome import fail, say
+from laptime.cli.zoo_workloads import zoo_workloads
 
 _TOKEN = "LAPTIME_TOKEN"
 _NEEDED = ("starlette", "uvicorn", "jinja2", "plotly")
@@ -56,7 +57,7 @@ def serve(
         import webbrowser
 
         webbrowser.open(place.url(token))
-    running.serve(app(runs, token=token), place)
+    running.serve(app(runs, networks=zoo_workloads(), token=token), place)
 
 
 def _tell(url: str, runs: Path, *, as_json: bool, public: bool) -> None:

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
-from starlette.responses import PlainTextResponse, Response
+from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.routing import Route
 from starlette.types import ASGIApp
 
@@ -21,10 +20,11 @@ from laptime.report.serve.guard import Guard, Token
 from laptime.report.serve.index import Entry, Index
 from laptime.report.serve.listing import predictable
 from laptime.report.serve.live import Kept, tag
+from laptime.report.serve.predicting import Networks, Predicting, form
+from laptime.report.serve.results import MOST, Results
 from laptime.store import load
-from laptime.workload import Workload
+from laptime.store.files import one_line
 
-Networks = Mapping[str, Callable[[int, str], Workload]]
 _FOREVER = "public, max-age=31536000, immutable"
 
 
@@ -34,11 +34,15 @@ def app(folder: Path, *, networks: Networks | None = None, token: Token | None =
     networks  by name, what reads a workload at a batch and in a precision; None where torch is absent
     token     what every request must bear; None: only this machine may ask, by its loopback names
     """
-    dashboard = Dashboard(folder)
+    dashboard = Dashboard(folder, networks)
     routes = [
         Route("/", dashboard.runs),
         Route("/runs/{name:path}", dashboard.run),
         Route("/compare", dashboard.compare),
+        Route("/predict", dashboard.predict),
+        Route("/api/results", dashboard.results),
+        Route("/api/networks", dashboard.networks),
+        Route("/api/predict", dashboard.answer),
         Route("/static/{name:path}", static),
         Route("/healthz", healthy),
     ]
@@ -49,8 +53,10 @@ def app(folder: Path, *, networks: Networks | None = None, token: Token | None =
 class Dashboard:
     """What is asked of a folder of runs."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, networks: Networks | None = None) -> None:
         self.index = Index(folder)
+        self._predicting = Predicting(self.index, networks)
+        self._results = Results()
         self._listing = listing.Listing()
         self._pages = Kept()
 
@@ -109,6 +115,28 @@ class Dashboard:
         if _has(request, seal):
             return _unchanged(seal)
         return _tagged(request, self._pages.get(seal, seal, make), seal)
+
+    def results(self, request: Request) -> Response:
+        """What the list fills in for the rows in view."""
+        names = request.query_params.getlist("run")[:MOST]
+        found = [entry for name in names if (entry := self.index.find(name)) is not None]
+        return JSONResponse(self._results.of(found))
+
+    def predict(self, request: Request) -> Response:
+        """The prediction page; its script asks `/api/predict`."""
+        page = draw("predict.html", here="predict", subjects=self._predicting.at_once(), **form())
+        return _tagged(request, page, f'"{hashlib.sha256(page).hexdigest()[:24]}"')
+
+    def networks(self, _: Request) -> Response:
+        """Which networks can be read here."""
+        return JSONResponse({"networks": self._predicting.networks()})
+
+    def answer(self, request: Request) -> Response:
+        """A question's answer, or what is wrong with it."""
+        try:
+            return JSONResponse(self._predicting.answer(request.query_params))
+        except LaptimeError as error:
+            return JSONResponse({"error": one_line(error)}, status_code=400)
 
     def _entry(self, request: Request) -> Entry:
         if b"%2f" in request.scope.get("raw_path", b"").lower():

@@ -110,7 +110,7 @@
     if (!found) return;
     for (const cell of row.querySelectorAll("[data-fill]")) {
       const text = found[cell.dataset.fill];
-      if (text) cell.textContent = text;
+      if (text && (/^-?$/.test(cell.textContent) || "running" in row.dataset)) cell.textContent = text;
     }
   }
 

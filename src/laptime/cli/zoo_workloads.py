@@ -1,0 +1,51 @@
+"""The zoo's networks as the dashboard asks for them. torch is imported when the first is asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from functools import cache
+from importlib.util import find_spec
+from typing import TYPE_CHECKING
+
+from laptime.cli.quiet import quiet_torch
+
+if TYPE_CHECKING:
+    from laptime.workload import Workload
+
+Read = Callable[[int, str], "Workload"]
+
+
+class ZooWorkloads(Mapping[str, Read]):
+    """By network, what reads its training step at a batch and in a precision."""
+
+    def __getitem__(self, name: str) -> Read:
+        """The reader of a network."""
+        if name not in _names():
+            raise KeyError(name)
+
+        def read(batch: int, precision: str) -> Workload:
+            from laptime.cli.predict_target import Words, subject
+
+            said = Words(inputs=None, precision=precision, optimizer=None, inference=False)
+            return subject(name, said).read(batch)
+
+        return read
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(_names())
+
+    def __len__(self) -> int:
+        return len(_names())
+
+
+def zoo_workloads() -> ZooWorkloads | None:
+    """None where torch is absent; it is looked for, not imported."""
+    return ZooWorkloads() if find_spec("torch") is not None else None
+
+
+@cache
+def _names() -> tuple[str, ...]:
+    quiet_torch()
+    from laptime.train.networks.registry import entries
+
+    return tuple(entries())
