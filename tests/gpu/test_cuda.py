@@ -133,6 +133,23 @@ def test_the_kernel_tier_splits_busy_from_idle_and_counts_its_records(tmp_path):
     assert {row["kind"] for row in run.kernel_table.to_pylist()} >= {"kernel", "copy"}
 
 
+def test_kernels_lie_inside_the_spans_of_the_layers_that_launched_them(tmp_path):
+    network = nn.Sequential(*[nn.Linear(2048, 2048) for _ in range(6)])
+    batch = torch.randn(8192, 2048)  # long kernels: the device is steps behind the host
+    run = train(network, tmp_path / "run", device="cuda", batch=batch, steps=60, kernels=[20, 21])
+    spans = {
+        (row["step"], row["layer"], row["phase"]): (row["start_s"], row["start_s"] + row["seconds"])
+        for row in run.layer_table.to_pylist()
+        if row["phase"] != "update"
+    }
+    outside = 0.0
+    for row in run.kernel_table.to_pylist():
+        if (key := (row["step"], row["layer"], row["phase"])) in spans:
+            begin, end = spans[key]
+            outside = max(outside, begin - row["start_s"], row["start_s"] + row["seconds"] - end)
+    assert outside < 50e-6  # two clocks: CUPTI's and the events'
+
+
 @pytest.mark.parametrize("reentrant", [True, False])
 def test_checkpointing_recomputes_on_the_engine_thread(reentrant, tmp_path):
     from torch.utils.checkpoint import checkpoint
