@@ -5,9 +5,13 @@ from dataclasses import replace
 from functools import partial
 
 import pytest
+from typer.testing import CliRunner
 
 from laptime import hardware
+from laptime.cli import app
 from laptime.errors import CalibrationError, UnknownDevice
+from laptime.measure import sweep
+from laptime.measure.sweep.watch import HostWatch
 from laptime.predict import devices
 
 
@@ -18,21 +22,30 @@ def calibrations(monkeypatch, tmp_path):
     return tmp_path / "data" / "laptime" / "calibrations"
 
 
-@pytest.fixture
-def quick(monkeypatch):
+def hurry(patch):
     """Sweeps of tiny operations, each timed once."""
-    from laptime.measure import sweep
-    from laptime.measure.sweep.watch import HostWatch
-
     tiny = partial(sweep.Sweep, largest_s=0.0005, store_bytes=1 << 22, watch=HostWatch(most=1))
-    monkeypatch.setattr(sweep, "Sweep", tiny)
+    patch.setattr(sweep, "Sweep", tiny)
 
 
-@pytest.mark.usefixtures("quick")
-def test_a_calibration_is_saved_where_predictions_look(laptime, calibrations):
-    done = laptime("calibrate", "--device", "cpu", "--seconds", "3", "--json")
-    found = json.loads(done.stdout)
-    assert done.exit_code == 0
+@pytest.fixture(scope="module")
+def calibrated(tmp_path_factory):
+    """A user's calibration of three seconds: what the command told, and the folder of all data."""
+    data = tmp_path_factory.mktemp("data")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_DATA_HOME", str(data))
+        for variable in ("KINETO_LOG_LEVEL", "TORCH_CPP_LOG_LEVEL"):  # which commands set for good
+            patch.setenv(variable, "2")
+        hurry(patch)
+        done = CliRunner().invoke(app, ["calibrate", "--device", "cpu", "--seconds", "3", "--json"])
+    assert done.exit_code == 0, done.stderr
+    return json.loads(done.stdout), data
+
+
+def test_a_calibration_is_saved_where_predictions_look(calibrated, monkeypatch):
+    found, data = calibrated
+    monkeypatch.setenv("XDG_DATA_HOME", str(data))
+    calibrations = data / "laptime" / "calibrations"
     file = calibrations / f"{found['device']}.npz"
     assert found["file"] == str(file)
     assert file.is_file()
@@ -53,8 +66,11 @@ def test_a_calibration_is_saved_where_predictions_look(laptime, calibrations):
     assert known.peak("fp32") == pytest.approx(found["peaks"]["float32"])
 
 
-@pytest.mark.usefixtures("quick")
-def test_a_calibration_is_saved_where_it_is_asked_for(laptime, calibrations, tmp_path):
+def test_a_calibration_is_saved_where_it_is_asked_for(
+    laptime, calibrations, calibrated, tmp_path, monkeypatch
+):
+    rows = calibrated[0]["rows_file"]  # timed before
+    monkeypatch.setattr(sweep, "Sweep", lambda place, seconds: sweep.read_rows(rows))
     done = laptime("calibrate", "--device", "cpu", "--seconds", "2", "--out", "mine/here.npz")
     assert done.exit_code == 0
     for word in ("operations timed", "kind", "rows"):  # a busy machine may give no kind a model
@@ -82,8 +98,9 @@ def test_what_cannot_be_calibrated_is_told(laptime, words, status, line):
     assert done.stdout == ""
 
 
-@pytest.mark.usefixtures("quick", "calibrations")
-def test_a_sweep_that_is_too_short_is_told_in_one_line(laptime):
+@pytest.mark.usefixtures("calibrations")
+def test_a_sweep_that_is_too_short_is_told_in_one_line(laptime, monkeypatch):
+    hurry(monkeypatch)
     done = laptime("calibrate", "--device", "cpu", "--seconds", "0.01")
     assert done.exit_code == 1
     assert "--seconds" in done.stderr
