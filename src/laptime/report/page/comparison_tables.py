@@ -15,6 +15,7 @@ from laptime.report.content import NOUNS
 from laptime.report.figures.comparison import Compared
 from laptime.report.page.page import Cell, Table
 from laptime.report.page.run_tables import facts_tables
+from laptime.report.series import Samples
 from laptime.store import Run
 from laptime.store.files import one_line
 
@@ -68,32 +69,25 @@ def device(run: Compared, part: Row) -> str:
 def _medians(runs: Sequence[Compared]) -> list[str | Cell]:
     found = [float(np.median(run.wall_s)) if run.wall_s.size else None for run in runs]
     decimals = words.digits(max((one for one in found if one is not None), default=None))
-    longest = max((one for one in found if one is not None), default=0.0)
-    return [
-        words.UNKNOWN
-        if one is None
-        else Cell(text=words.milliseconds(one, decimals), share=one / longest if longest else None)
-        for one in found
-    ]
+    return [words.milliseconds(one, decimals) for one in found]
 
 
 def _against(first: Compared, runs: Sequence[Compared]) -> dict[str, list[str | Cell]]:
     """Each run's step over that of the baseline, with what can be said of it."""
-    ratios: list[str | Cell] = []
-    intervals: list[str | Cell] = []
-    verdicts: list[str | Cell] = []
-    for run in runs:
-        row: Row = {}
-        if run is not first:
-            found = compare_runs([first.wall_s], [run.wall_s])
-            row = {
-                key: None if value is None or np.isnan(value) else value
-                for key, value in (("ratio", found.ratio), ("low", found.low), ("high", found.high))
-            } | {"verdict": found.verdict}
-        ratios.append(ratio(row) if row else "1")
-        intervals.append(interval(row))
-        verdicts.append((row["verdict"] or words.UNKNOWN) if row else BASELINE)
-    return {"ratio": ratios, "95 % interval": intervals, "it is": verdicts}
+    rows = [None if run is first else judged([first.wall_s], [run.wall_s]) for run in runs]
+    return {
+        "ratio": ["1" if row is None else ratio(row) for row in rows],
+        "95 % interval": ["" if row is None else interval(row) for row in rows],
+        "it is": [BASELINE if row is None else row["verdict"] or words.UNKNOWN for row in rows],
+    }
+
+
+def judged(a: Sequence[Samples], b: Sequence[Samples]) -> Row:
+    """The ratio of B to A with its interval and verdict; None where something is not known."""
+    found = compare_runs(a, b)
+    numbers = {"ratio": found.ratio, "low": found.low, "high": found.high}
+    known = {key: None if np.isnan(value) else value for key, value in numbers.items()}
+    return {**known, "verdict": found.verdict}
 
 
 def _learned(runs: Sequence[Compared]) -> dict[str, list[str | Cell]]:
@@ -125,13 +119,9 @@ def groups_table(groups: Sequence[Group]) -> Table:
         medians = [float(np.median(one)) for one in mine]
         centre = float(np.exp(np.mean(np.log(medians)))) if medians else None
         reach = f"{words.milliseconds(min(medians))} to {words.milliseconds(max(medians))}" if medians else ""
-        row: Row = {}
-        if group is not groups[0]:
-            found = compare_runs(walls[0], mine)
-            row = {"ratio": _known(found.ratio), "low": _known(found.low), "high": _known(found.high)}
-            row = {**row, "verdict": found.verdict}
-        told = [ratio(row) if row else "1", interval(row)]
-        verdict = (row["verdict"] or words.UNKNOWN) if row else BASELINE
+        row = judged(walls[0], mine) if group is not groups[0] else None
+        told = ["1", ""] if row is None else [ratio(row), interval(row)]
+        verdict = BASELINE if row is None else row["verdict"] or words.UNKNOWN
         rows.append(
             [one_line(group.name), str(len(mine)), words.milliseconds(centre), reach, *told, str(verdict)]
         )
@@ -221,10 +211,6 @@ def interval(row: Row) -> str:
         return words.UNKNOWN
     low, high = (f"{row[key]:.3f}" if row[key] < 100 else ">100" for key in ("low", "high"))
     return f"{low} to {high}"
-
-
-def _known(value: float) -> float | None:
-    return None if np.isnan(value) else value
 
 
 def _number(value: float | None, write: Callable[[float], str]) -> str:
