@@ -18,21 +18,25 @@ _STATIC = ("parameters", "buffers", "state", "inputs")
 
 def memory(one: OneStep, workload: Workload | None) -> Figure | None:
     """Mebibytes over milliseconds; None where nothing is known."""
-    traces = [*_measured(one), *(_estimated(one, workload) if workload else ())]
+    # CUDA's allocator knows all that it gave out; on the CPU a trace counts from its own start.
+    whole = one.step["device"].startswith("cuda")
+    static = sum(getattr(workload.memory, name) for name in _STATIC) if workload is not None else 0
+    below = static if whole else 0
+    traces = [*_measured(one), *(_estimated(one, workload, below) if workload is not None else ())]
     if not traces:
         return None
     known = []
     if any(row["memory_bytes"] is not None for row in one.layers):
         known.append(
-            "Measured: the most that tensors took while a layer ran, beyond what was there when the step "
-            "began."
+            "Measured: the most that was allocated while a layer ran, "
+            + ("as CUDA's allocator counts it." if whole else "beyond what was there when the trace began.")
         )
     if workload is not None:
-        static = sum(getattr(workload.memory, name) for name in _STATIC)
         known.append(
-            "Estimated: tensors alive at each operation of the step as it was read. Parameters, buffers, "
-            f"optimizer state and inputs, {static / _MIB:,.1f} MiB, come on top of both; "
-            f"{workload.memory.peak / _MIB:,.1f} MiB in all at the peak, by the estimate."
+            "Estimated: tensors alive at each operation of the step as it was read, "
+            + ("with" if whole else "without")
+            + f" {static / _MIB:,.1f} MiB of parameters, buffers, optimizer state and inputs; libraries' "
+            f"workspaces are not counted. {workload.memory.peak / _MIB:,.1f} MiB in all at the peak."
         )
     return Figure(
         name="memory",
@@ -69,7 +73,7 @@ def _measured(one: OneStep) -> list[Trace]:
     ]
 
 
-def _estimated(one: OneStep, workload: Workload) -> list[Trace]:
+def _estimated(one: OneStep, workload: Workload, below: int) -> list[Trace]:
     """Operations spread evenly over the time that their layer took in this step."""
     spans = _spans(one)
     at: list[float] = []
@@ -82,7 +86,7 @@ def _estimated(one: OneStep, workload: Workload) -> list[Trace]:
         start = max(start, now)
         for place, operation in enumerate(operations):
             at.append((start + seconds * place / len(operations)) * 1e3)
-            size.append(operation.alive / _MIB)
+            size.append((operation.alive + below) / _MIB)
             names.append(label(f"{layer or 'loss'}, {phase}: {operation.name}"))
         now = start + seconds
     if not at:
