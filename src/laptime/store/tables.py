@@ -10,8 +10,6 @@ from __future__ import annotations
 
 import csv
 import io
-import json
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +21,7 @@ from laptime.record import Stage
 from laptime.store.files import replacing
 from laptime.store.run import Run
 from laptime.store.selection import Columns
+from laptime.store.settings import as_text, settings
 from laptime.store.stored import StoredTable
 
 CSV_DIRECTORY = "csv"
@@ -73,8 +72,8 @@ def _write_experiment(path: Path, run: Run, written: list[Path]) -> None:
         "run": run.id,
         "status": run.status,
         "created": run.created.isoformat(),
-        **_flat("config", run.config),
-        **_flat("output", outputs),
+        **{name: as_text(value) for name, value in settings(run.config, "config")},
+        **{name: as_text(value) for name, value in settings(outputs, "output")},
     }
     rows = [quarter | about for quarter in _quarters(run)]
     text = io.StringIO(newline="")
@@ -114,15 +113,3 @@ def _quarters(run: Run) -> list[dict[str, Any]]:
             }
         )
     return rows
-
-
-def _flat(prefix: str, values: Mapping[str, Any]) -> dict[str, Any]:
-    """Nested settings as one cell each: `config.optimizer.lr`. A list is one cell of JSON."""
-    cells: dict[str, Any] = {}
-    for key, value in values.items():
-        name = f"{prefix}.{key}"
-        if isinstance(value, Mapping) and value:
-            cells |= _flat(name, value)
-        else:
-            cells[name] = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
-    return cells

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from laptime.report import words
@@ -12,6 +11,7 @@ from laptime.report.page.page import Cell, Table
 from laptime.report.tables import label
 from laptime.store import Run
 from laptime.store.files import one_line
+from laptime.store.settings import as_text, settings
 
 _MOST_ROWS = 400
 
@@ -71,19 +71,7 @@ def facts_tables(found: Mapping[str, Any], run: Run) -> list[Table]:
         ("machine", "Environment", run.environment),
         ("outputs", "Files of the run", run.outputs),
     ):
-        rows = list(_flat("", values))
+        rows = [(one_line(name), one_line(as_text(value))) for name, value in settings(values)]
         if rows:
             tables.append(Table(name=name, title=title, head=("key", "value"), rows=rows, words=2))
     return tables
-
-
-def _flat(prefix: str, values: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    for key, value in values.items():
-        name = f"{prefix}.{key}" if prefix else str(key)
-        if isinstance(value, Mapping):
-            yield from _flat(name, value)
-        else:
-            yield (
-                one_line(name),
-                one_line(value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)),
-            )
