@@ -25,8 +25,8 @@ Read = Callable[[int, str], Workload]
 Networks = Mapping[str, Read]
 
 SUBJECTS = ("network", "run", "workload")
-# What a network is read with. Other batches are made from it: within 0.005 % of reading each (resnet50, googlenet
-# at 256), and a slider does not wait for seconds.
+# What a network is read with. Other batches are made from it, within 0.005 % of reading each (resnet50 and
+# googlenet at 256), so that a slider does not wait for seconds.
 BATCH = 32
 _KEPT_RUNS = 8
 _KEPT_READINGS = 12  # batches and precisions of one network
