@@ -84,7 +84,7 @@ def _scale(values: Sequence[float]) -> dict[str, Any]:
     """Logarithmic where a linear axis would press most of the values together."""
     known = [value for value in values if value > 0]
     far = known and max(known) / min(known) > 30
-    return {"type": "log"} if far else {"rangemode": "tozero"}
+    return {"type": "log", "dtick": "D2"} if far else {"rangemode": "tozero"}
 
 
 def _first_of(found: Sequence[Row]) -> str:

@@ -73,6 +73,19 @@ def _title(shown: Sequence[Compared], sides: Sequence[Group]) -> str:
     return f"{words.plural(len(shown), 'run')} side by side"
 
 
+def _letters(sides: Sequence[Group]) -> list[str]:
+    """Who is A, the baseline, and who is B."""
+    return [
+        f"{letter}: {one_line(side.name)}{_many(side)}" for letter, side in zip("AB", sides, strict=False)
+    ]
+
+
+def _devices(shown: Sequence[Compared], stage: Stage) -> list[str]:
+    """Where all of them ran; the table says it where they differ."""
+    found = {tables.device(run, run.found[stage.value] or {}) for run in shown} - {words.UNKNOWN}
+    return list(found) if len(found) == 1 else []
+
+
 def _many(side: Group) -> str:
     return f" ({len(side.runs)} runs)" if len(side.runs) > 1 else ""
 

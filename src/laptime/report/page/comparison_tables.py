@@ -22,6 +22,7 @@ from laptime.store.files import one_line
 BASELINE = "baseline"
 _MOST_ROWS = 400
 _MOST_KEYS = 100
+_SHORT = {Stage.TRAIN: "train", Stage.VALIDATION: "val."}
 _LONGEST = 160  # letters of a value; a whole file's content may be configuration
 
 Row = Mapping[str, Any]
@@ -36,7 +37,7 @@ class Group:
 
 
 def runs_table(runs: Sequence[Compared], stage: Stage, links: Sequence[str] = ()) -> Table:
-    """A row for each run; the ratio is to the first."""
+    """A row for each run; the ratio is to the first. Where all ran on one device, it is said elsewhere."""
     parts = [run.found[stage.value] or {} for run in runs]
     batches = {run.timed.batch for run in runs if run.timed is not None and not np.isnan(run.timed.batch)}
     columns: dict[str, list[str | Cell]] = {
@@ -47,8 +48,10 @@ def runs_table(runs: Sequence[Compared], stage: Stage, links: Sequence[str] = ()
         "status": [run.found["run"]["status"] for run in runs],
         "device": [device(run, part) for run, part in zip(runs, parts, strict=True)],
         "steps": [f"{part['steps']:,}" if part else words.UNKNOWN for part in parts],
-        "median step ms": _medians(runs),
+        "step ms": _medians(runs),
     }
+    if len(set(map(str, columns["device"]))) == 1:
+        del columns["device"]
     if len(batches) > 1:
         columns["batch"] = [
             words.UNKNOWN if run.timed is None or np.isnan(run.timed.batch) else f"{run.timed.batch:g}"
@@ -56,7 +59,7 @@ def runs_table(runs: Sequence[Compared], stage: Stage, links: Sequence[str] = ()
         ]
     columns |= _against(runs[0], runs)
     columns["samples/s"] = [_number(part.get("samples_per_s"), "{:,.0f}".format) for part in parts]
-    return _table("runs", columns | _learned(runs), words_first=3)
+    return _table("runs", columns | _learned(runs))
 
 
 def device(run: Compared, part: Row) -> str:
@@ -77,7 +80,7 @@ def _against(first: Compared, runs: Sequence[Compared]) -> dict[str, list[str | 
     rows = [None if run is first else judged([first.wall_s], [run.wall_s]) for run in runs]
     return {
         "ratio": ["1" if row is None else ratio(row) for row in rows],
-        "95 % interval": ["" if row is None else interval(row) for row in rows],
+        "95 %": ["" if row is None else interval(row) for row in rows],
         "it is": [BASELINE if row is None else row["verdict"] or words.UNKNOWN for row in rows],
     }
 
@@ -100,7 +103,7 @@ def _learned(runs: Sequence[Compared]) -> dict[str, list[str | Cell]]:
         for stage in (Stage.VALIDATION, Stage.TRAIN):
             values = [result(run, stage, key) for run in runs]
             if any(value is not None for value in values):
-                columns[f"{NOUNS[stage.value]} {title}"] = [_number(value, write) for value in values]
+                columns[f"{_SHORT[stage]} {title}"] = [_number(value, write) for value in values]
                 break
     return columns
 
@@ -217,6 +220,7 @@ def _number(value: float | None, write: Callable[[float], str]) -> str:
     return words.UNKNOWN if value is None else write(value)
 
 
-def _table(name: str, columns: Mapping[str, Sequence[str | Cell]], *, words_first: int) -> Table:
+def _table(name: str, columns: Mapping[str, Sequence[str | Cell]]) -> Table:
     rows = [list(row) for row in zip(*columns.values(), strict=True)]
-    return Table(name=name, head=list(columns), rows=rows, words=words_first)
+    title = "Median step, and its ratio to the baseline with a 95 % interval"
+    return Table(name=name, title=title, head=list(columns), rows=rows)

@@ -37,7 +37,7 @@ def predictions_table(found: Sequence[Row], document: Row) -> Table:
     columns["fits"] = [fits[one.get("fits")] for one in found]
     columns |= _training(found)
     columns |= _largest(found, document.get("largest") or ())
-    columns["bottleneck"] = [one_line(one["bottleneck"]) for one in found]
+    columns["bottleneck"] = [one_line(str(one["bottleneck"]).partition(":")[0]) for one in found]
     return Table(name="predictions", head=list(columns), rows=list(zip(*columns.values(), strict=True)))
 
 
