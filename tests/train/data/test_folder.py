@@ -168,7 +168,11 @@ def by_worker(data: Data, picks: list[int], context: str = "fork") -> tuple[Tens
     loader: DataLoader[Any] = DataLoader(
         data.train, batch_sampler=[picks], collate_fn=as_it_is, num_workers=1, multiprocessing_context=context
     )
-    return next(iter(loader))  # type: ignore[no-any-return]
+    batches = iter(loader)
+    try:
+        return next(batches)  # type: ignore[no-any-return]
+    finally:  # an error keeps them alive, and the garbage collector waits five seconds for the worker
+        batches._shutdown_workers()  # type: ignore[attr-defined]
 
 
 @pytest.mark.parametrize("context", ["fork", "spawn"])
