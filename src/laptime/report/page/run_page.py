@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from laptime.errors import LaptimeError
@@ -34,8 +35,10 @@ _NO_STEP = "No step was recorded."
 
 def run_page(run: Run, *, title: str | None = None) -> Page:
     """All there is to see of a run."""
-    found = content(run)
-    seen = digest(run)
+    with ThreadPoolExecutor(1) as aside:  # DuckDB and numpy both let go of Python's lock
+        drawn = aside.submit(digest, run)
+        found = content(run)
+        seen = drawn.result()
     sections = [
         _first(found),
         _books(found),
