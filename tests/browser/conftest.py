@@ -4,7 +4,9 @@ import os
 from contextlib import ExitStack, contextmanager
 
 import pytest
+import torch
 
+import laptime
 from benchmarks import browser as chromium
 from tests.browser.looking import Looked
 
@@ -23,14 +25,15 @@ def browser():
 
 
 @contextmanager
-def _looking(browser, address, *, width=1280, scheme="light", drawn=True):
+def _looking(browser, address, *, width=1280, scheme="light", drawn=True, quiet=True, **more):
     options = {"viewport": {"width": width, "height": 900}, "color_scheme": scheme}
-    context = browser.new_context(**options, reduced_motion="reduce", has_touch=width < 600)
+    context = browser.new_context(**options, **more, reduced_motion="reduce", has_touch=width < 600)
     try:
         seen = Looked(context.new_page())
         seen.open(address, drawn=drawn)
         yield seen
-        seen.was_quiet()
+        if quiet:
+            seen.was_quiet()
     finally:
         context.close()
 
@@ -46,3 +49,24 @@ def look_once(browser):
     """A page for several tests of a file: opening one takes a second, most of it to parse Plotly."""
     with ExitStack() as opened:
         yield lambda address, **options: opened.enter_context(_looking(browser, address, **options))
+
+
+@pytest.fixture(scope="package")
+def folder(tmp_path_factory):
+    return tmp_path_factory.mktemp("pages")
+
+
+@pytest.fixture(scope="package")
+def recorded(folder):
+    """A tiny network, really trained and recorded: what a step asks for is known."""
+    network = torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.ReLU(), torch.nn.Linear(16, 2))
+    optimizer = torch.optim.SGD(network.parameters(), lr=0.1)
+    data = [(torch.randn(4, 8), torch.randint(2, (4,))) for _ in range(12)]
+    with laptime.record(network, optimizer, out=folder / "recorded", every_step=True) as recording:
+        for images, labels in recording.steps(data):
+            loss = torch.nn.functional.cross_entropy(network(images), labels)
+            loss.backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            recording.log(loss=loss)
+    return recording.run

@@ -15,6 +15,7 @@ _MARKS = """() => {
   const found = {};
   for (const plot of document.querySelectorAll(".plot")) {
     const frame = plot.getBoundingClientRect();
+    if (!frame.width) continue;  // not shown
     const marks = {};
     for (const [kind, where] of Object.entries(kinds)) {
       marks[kind] = [...plot.querySelectorAll(where)].filter((mark) => {
@@ -60,6 +61,10 @@ class Looked:
     def drawn(self):
         """Wait until the page's script says so, then check that it is true."""
         self.page.wait_for_selector(DRAWN, state="attached")
+        self.full()
+
+    def full(self):
+        """Every figure that is shown has marks in it."""
         for name, marks in self.marks().items():
             assert sum(marks[shape] for shape in _SHAPES), f"nothing is drawn in the figure {name}: {marks}"
 

@@ -1,7 +1,5 @@
 import pytest
-import torch
 
-import laptime
 from laptime.report.figures.figure import MANY
 from laptime.report.page.write import write_report
 from laptime.store import load
@@ -15,11 +13,6 @@ ALL = [
 ]
 LIGHT = ("rgb(29, 35, 41)", "rgb(251, 251, 250)")  # letters of a figure, and the page behind it
 DARK = ("rgb(230, 233, 236)", "rgb(20, 23, 26)")
-
-
-@pytest.fixture(scope="package")
-def folder(tmp_path_factory):
-    return tmp_path_factory.mktemp("pages")
 
 
 @pytest.fixture(scope="package")
@@ -54,22 +47,6 @@ def attacked(_hostile_page):
     """The page of a run whose names are attacks, opened once."""
     yield _hostile_page
     _hostile_page.was_quiet()
-
-
-@pytest.fixture(scope="package")
-def recorded(folder):
-    """A tiny network, really trained and recorded: what a step asks for is known."""
-    network = torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.ReLU(), torch.nn.Linear(16, 2))
-    optimizer = torch.optim.SGD(network.parameters(), lr=0.1)
-    data = [(torch.randn(4, 8), torch.randint(2, (4,))) for _ in range(12)]
-    with laptime.record(network, optimizer, out=folder / "recorded", every_step=True) as recording:
-        for images, labels in recording.steps(data):
-            loss = torch.nn.functional.cross_entropy(network(images), labels)
-            loss.backward()
-            optimizer.step()
-            optimizer.zero_grad()
-            recording.log(loss=loss)
-    return recording.run
 
 
 def colours(seen):
