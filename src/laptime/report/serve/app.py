@@ -6,6 +6,7 @@ import hashlib
 from pathlib import Path
 
 from starlette.applications import Starlette
+from starlette.convertors import StringConvertor, register_url_convertor
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import JSONResponse, PlainTextResponse, Response
@@ -28,6 +29,15 @@ from laptime.store.files import one_line
 _FOREVER = "public, max-age=31536000, immutable"
 
 
+class _Anything(StringConvertor):
+    """A path with whatever letters: starlette's own `path` ends at a line feed, which a folder may have."""
+
+    regex = r"[\s\S]*"
+
+
+register_url_convertor("anything", _Anything())
+
+
 def app(folder: Path, *, networks: Networks | None = None, token: Token | None = None) -> ASGIApp:
     """The dashboard of a folder of runs.
 
@@ -37,7 +47,7 @@ def app(folder: Path, *, networks: Networks | None = None, token: Token | None =
     dashboard = Dashboard(folder, networks)
     routes = [
         Route("/", dashboard.runs),
-        Route("/runs/{name:path}", dashboard.run),
+        Route("/runs/{name:anything}", dashboard.run),
         Route("/compare", dashboard.compare),
         Route("/predict", dashboard.predict),
         Route("/api/results", dashboard.results),

@@ -52,16 +52,20 @@ class Token:
     @property
     def kept(self) -> str:
         """What the cookie holds."""
-        return hashlib.sha256(self.secret.encode()).hexdigest()
+        return hashlib.sha256(self._bytes).hexdigest()
 
-    def is_given(self, text: str) -> bool:
+    @property
+    def _bytes(self) -> bytes:
+        return self.secret.encode("utf-8", "surrogateescape")  # as the environment had it
+
+    def is_given(self, given: bytes) -> bool:
         """Whether that is it; how long this takes tells nothing."""
-        return secrets.compare_digest(text.encode("utf-8", "replace"), self.secret.encode())
+        return secrets.compare_digest(given, self._bytes)
 
     def opens(self, headers: Headers, cookie: str) -> bool:
         """Whether a request has it, as a cookie or as `Authorization: Bearer`."""
         kind, _, given = headers.get("authorization", "").partition(" ")
-        if kind.lower() == "bearer" and self.is_given(given.strip()):
+        if kind.lower() == "bearer" and self.is_given(given.strip().encode("latin-1")):
             return True
         try:
             held = SimpleCookie(headers.get("cookie", "")).get(cookie)
@@ -114,7 +118,7 @@ class Guard:
         cookie = f"laptime-{port}"  # a browser does not tell ports apart
         query = parse_qsl(scope["query_string"].decode("latin-1"), keep_blank_values=True)
         given = [value for key, value in query if key == "token"]
-        if given and token.is_given(given[0]):
+        if given and token.is_given(given[0].encode("utf-8", "replace")):
             rest = urlencode([(key, value) for key, value in query if key != "token"])
             place = "/" + quote(scope["path"].lstrip("/"))  # two slashes would name another machine
             answer: Response = RedirectResponse(place + (f"?{rest}" if rest else ""), status_code=303)

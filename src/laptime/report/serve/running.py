@@ -61,8 +61,8 @@ def _refused(error: OSError, host: str, port: int) -> str:
     return f"{host}:{port} cannot be served ({first_line(error)}); --host and --port give another place"
 
 
-def serve(app: ASGIApp, place: Place) -> None:
-    """Answers until it is interrupted."""
+def server(app: ASGIApp) -> uvicorn.Server:
+    """What answers; it logs no addresses, since one may hold a token."""
     config = uvicorn.Config(
         app,
         access_log=False,
@@ -72,9 +72,14 @@ def serve(app: ASGIApp, place: Place) -> None:
         ws="none",
         timeout_graceful_shutdown=_GRACE_S,
     )
+    return uvicorn.Server(config)
+
+
+def serve(app: ASGIApp, place: Place) -> None:
+    """Answers until it is interrupted."""
     Thread(target=_warm, daemon=True).start()
     with suppress(KeyboardInterrupt):  # uvicorn ends well, and then passes the signal on
-        uvicorn.Server(config).run(sockets=[place.socket])
+        server(app).run(sockets=[place.socket])
 
 
 def _warm() -> None:
