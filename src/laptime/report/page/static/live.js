@@ -13,6 +13,7 @@
     const ago = seconds < 90 ? `${seconds} s ago` : `${Math.round(seconds / 60)} min ago`;
     const text = over ? "The run has ended; this page is complete."
       : answers ? `updated ${ago}` : `the server does not answer; updated ${ago}`;
+    line.setAttribute("aria-live", over || !answers ? "polite" : "off");  // seconds are not read out
     if (line.textContent !== text) line.textContent = text;
   }
 
