@@ -21,7 +21,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check install -q
 # glibc otherwise returns and re-maps large blocks at every step: spread of CPU step times ±15 % instead of ±1 %.
 STEADY_MALLOC := MALLOC_MMAP_THRESHOLD_=268435456 MALLOC_TRIM_THRESHOLD_=268435456
 
-.PHONY: setup demo test test-slow test-gpu check format bench bench-train clean help
+.PHONY: setup demo test test-slow test-gpu check docs format bench bench-train clean help
 .DELETE_ON_ERROR:
 
 help: ## show what can be made
@@ -44,8 +44,12 @@ test-gpu: $(STAMP) ## the tests that need a CUDA device
 check: $(STAMP) ## lint, format, types, import direction
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/mypy src $(wildcard benchmarks)
+	$(BIN)/mypy src $(wildcard benchmarks tools)
 	$(BIN)/lint-imports
+
+docs: $(STAMP) ## write docs/reference.md and the keys of docs/configuration.md anew from the code
+	$(BIN)/python -m tools.reference
+	$(BIN)/python -m laptime.train.config.reference docs/configuration.md
 
 format: $(STAMP) ## put the code into the format that check asks for
 	$(BIN)/ruff check --fix-only --quiet .
@@ -61,7 +65,7 @@ bench-train: $(STAMP) ## the training loop, the JPEG pipeline and the thesis' re
 
 clean: ## remove .venv, caches and build outputs; runs/ stays
 	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
-	find src tests $(wildcard benchmarks) -name __pycache__ -type d -prune -exec rm -rf {} +
+	find src tests $(wildcard benchmarks tools) -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # --- how .venv is made ---------------------------------------------------------------------------
 

@@ -1,0 +1,1 @@
+"""What writes and checks the documentation; nothing of it is installed."""

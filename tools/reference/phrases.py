@@ -1,0 +1,189 @@
+"""A phrase for each column, key and field that has none beside it in the code.
+
+What has neither is an error of `make docs`, so nothing is listed without saying what it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+# Columns of steps/, layers/ and kernels/. A column of one table only may be given as `table.column`.
+COLUMNS: Mapping[str, str] = {
+    "stage": "`train` or `validation`",
+    "attempt": "0, and one more after each resume",
+    "step": "number of the step, from 0",
+    "optimizer_step": "updates made by the end of it; with gradient accumulation several steps have the same",
+    "epoch": "pass over the data, from 0",
+    "rank": "process of a distributed training",
+    "device": "`cpu`, or `cuda:0` and so on",
+    "steps.start_s": "since the run began",
+    "wall_s": "from the end of the previous step to its own end",
+    "samples": "in the batch",
+    "loss": "as logged",
+    "top1": "share of samples whose first guess is right, as logged",
+    "topn": "share of samples with the right answer among the first guesses, as logged",
+    "instrumented": "whether layers were marked in this step",
+    "layer": "name of the layer; `(loss)`, or `(other)` for what no layer owns",
+    "layers.phase": "`forward`, `backward` or `update`",
+    "kernels.phase": "the same, or the account that was open",
+    "start_s": "since the run began",
+    "seconds": "how long",
+    "calls": "of the layer in this phase of this step",
+    "how": "`measured`, or `allocated`: the optimizer's time, split by parameter bytes",
+    "busy_s": "of it, in which kernels ran; kernel-traced steps only",
+    "layers.idle_s": "of it, in which the device had nothing to do; kernel-traced steps only",
+    "memory_bytes": "most memory allocated while it ran; kernel-traced steps only",
+    "kind": "`kernel`, `copy`, `memset`, or `operator` on a CPU",
+    "name": "of the kernel",
+    "stream": "CUDA stream; 0 on a CPU",
+}
+
+ACCOUNTS: Mapping[str, str] = {
+    "data_wait": "the loop waits for its next batch",
+    "copy": "the batch moves to the device",
+    "forward": "the network's forward pass",
+    "loss": "from the network's output to the loss",
+    "backward": "the backward pass, the loss' own included",
+    "update": "the optimizer",
+    "communication": "other ranks are waited for: the part that nothing hides",
+    "idle": "the device has nothing to do; known on kernel-traced steps only, there beside the closed books",
+    "host": "Python between the phases: zero_grad, clipping, logging, checkpoints",
+    "instrument": "the recorder's own work",
+    "unexplained": "what is left of the wall time",
+}
+
+DOCUMENT: Mapping[str, str] = {
+    "schema_version": "of this directory; an older one is upgraded when read, a newer one refused",
+    "id": "of the run, also when its folder is renamed",
+    "status": "`running`, `finished`, `failed` or `interrupted`",
+    "created": "when, in UTC",
+    "heartbeat": "process, machine and time of the last flush: tells a dead run from a running one",
+    "config": "what was asked for",
+    "environment": "machine, versions and settings",
+    "summary": "what the recorder found out: overhead, shares, notes",
+    "outputs": "paths of the files in this directory",
+}
+
+# Top level of a run in `laptime show --json`.
+SHOWN: Mapping[str, str] = {
+    "run": "id, path, status, configuration, environment, layers and parameters",
+    "train": "books, layers, course and results of the training steps; null without any",
+    "validation": "the same of the validation steps",
+    "recorder": "what recording cost, and how that is known",
+    "kernels": "the kernel-traced steps: which, how they agree with the others, what they left behind",
+    "lost": "tables that were recorded and whose files are gone",
+    "notes": "remarks of the recorder",
+    "look_first": "what to look at first, in sentences",
+}
+
+# Of classes of the Python interface: `Class.field`.
+FIELDS: Mapping[str, str] = {
+    "Run.path": "the run directory",
+    **{f"Run.{name}": meaning for name, meaning in DOCUMENT.items()},
+    "AccountSummary.account": "which",
+    "AccountSummary.seconds": "of a step",
+    "AccountSummary.total_s": "over all steps that count",
+    "AccountSummary.share": "of the wall time",
+    "LayerSummary.layer": "its name",
+    "LayerSummary.kind": "class of its module",
+    "LayerSummary.parameters": "how many it owns",
+    "LayerSummary.forward": "seconds of a step",
+    "LayerSummary.backward": "seconds of a step",
+    "LayerSummary.update": "seconds of a step, allocated by parameter bytes",
+    "LayerSummary.idle_s": "the same, without kernels",
+    "Statistics.count": "samples",
+    "Statistics.mean": "of them",
+    "Statistics.median": "of them",
+    "Statistics.q1": "first quartile",
+    "Statistics.q3": "third quartile",
+    "Statistics.low": "lower end of the median's 95 % interval",
+    "Statistics.high": "its upper end",
+    "Statistics.noise": "`steady`, `noisy`, `unreliable`, or `too few` samples to tell",
+    "Prediction.network": "its class",
+    "Prediction.device": "name in the catalog",
+    "Prediction.batch": "samples of a step, on each GPU",
+    "Prediction.precision": "`fp32`, `bf16` or `fp16`",
+    "Prediction.mode": "`training` or `inference`",
+    "Prediction.step_s": "the step",
+    "Prediction.phases": "seconds by phase",
+    "Prediction.layer_times": "what `layers()` gives",
+    "Prediction.bottleneck": "what the step waits for, in words",
+    "Prediction.device_memory_bytes": "what the device has; None where it is not known",
+    "Prediction.samples": "in an epoch, as given",
+    "Prediction.epochs": "as given",
+    "Prediction.price_per_hour": "of one GPU: as given, or the catalog's example",
+    "Prediction.watts": "full power of one GPU",
+    "LayerTime.layer": "its name",
+    "LayerTime.forward_s": "forward pass",
+    "LayerTime.backward_s": "backward pass",
+    "LayerTime.update_s": "optimizer",
+    "Largest.device": "name in the catalog",
+    "Workload.network": "its class",
+    "Workload.batch": "samples of the step",
+    "Workload.parameters": "how many",
+    "Workload.operations": "each with its kind, shapes, FLOPs, bytes, layer and phase",
+    "Workload.memory": "bytes of parameters, gradients, activations and so on, and the peak",
+    "Layer.name": "what tables call it",
+    "Layer.path": "of its module in the network",
+    "Layer.kind": "class of its module",
+    "Layer.parameters": "how many it owns; a tied one belongs to its first user",
+    "Layer.parameter_bytes": "of these",
+    "Layer.trainable": "whether any of them is",
+    "Layer.compiled": "by torch.compile: one unit, whatever is in it",
+    "Layer.flops": "of a step, where known",
+    "Layer.bytes": "moved in a step, where known",
+    "Layer.activation_bytes": "kept for the backward pass, where known",
+    "Layer.peak_bytes": "most memory allocated while it ran, where known",
+}
+
+# Run by the tests, with a small `model`, `optimizer`, `criterion` and `loader`.
+EXAMPLES: Mapping[str, str] = {
+    "record": """\
+with laptime.record(model, optimizer, out="runs/mine") as recording:
+    for images, labels in recording.steps(loader):
+        loss = criterion(model(images), labels)
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        recording.log(loss=loss)
+run = recording.run
+""",
+    "Recorder": """\
+with laptime.record(model, out="runs/by-hand") as recording:
+    for images, labels in loader:
+        with recording.step(images):
+            with recording.account("copy"):
+                images = images.clone()
+            model(images)
+    recording.note("forward passes only")
+""",
+    "LightningCallback": """\
+lightning.Trainer(callbacks=[laptime.LightningCallback(out="runs/lightning")])
+""",
+    "TrainerCallback": """\
+transformers.Trainer(..., callbacks=[laptime.TrainerCallback(out="runs/transformers")])
+""",
+    "load": """\
+run = laptime.load("runs/mine")
+len(run.steps), run.steps[0].wall_s
+""",
+    "Run": """\
+run.accounts()["data_wait"].share  # of the wall time
+run.layers()[0].forward.median
+run.steps.table.column("loss")  # pyarrow
+run.report("mine.html")
+""",
+    "predict": """\
+p = laptime.predict(model, input=(3, 32, 32), batch=64, device="h200", precision="bf16")
+p.step_s, p.interval_s, p.bottleneck
+laptime.predict(run, device="t4", samples=50_000, epochs=10).training_s
+""",
+    "workload": """\
+asked = laptime.workload(model, input=(3, 32, 32), batch=64)
+asked.flops, asked.memory.peak
+laptime.predict(asked, device="l4").step_s
+""",
+    "largest_batch": """\
+laptime.largest_batch(model, input=(3, 32, 32), device="t4").batch
+""",
+}
