@@ -179,7 +179,7 @@ def test_many_runs_have_a_fastest_and_a_slowest(tmp_path):
     assert tiles["slowest step"].note == "slow, 3.00 times the fastest"
     (trace,) = figures(page)["layer-map"].traces
     assert trace["x"] == ["fast", "middle"]
-    assert trace["customdata"][0] == ["0.333", "0.667"]
+    assert trace["text"][0] == ["0.333", "0.667"]
 
 
 def test_runs_beyond_the_most_are_counted_and_left_out(tmp_path, monkeypatch):

@@ -122,7 +122,11 @@ def throughput(found: Sequence[Row], over: str) -> Figure | None:
         caption="Predicted; of all GPUs together.",
         traces=traces,
         layout={
-            "xaxis": axis(word, type="log" if over == "batch" else "linear"),
+            "xaxis": axis(
+                word,
+                type="log" if over == "batch" else "linear",
+                tickvals=sorted({row[over] for rows in lines.values() for row in rows}),
+            ),
             "yaxis": axis("samples/s", rangemode="tozero"),
             "hovermode": "x unified",
         },

@@ -100,7 +100,7 @@ def _tiles_of_two(document: Document, stage: Stage) -> Iterator[Tile]:
     for key, name in (
         ("step_s", f"{part['noun'] or 'a'} step, B / A"),
         ("sample_s", "time of a sample, B / A"),
-        ("samples_per_s", "samples a second, B / A"),
+        ("samples_per_s", "throughput, B / A"),
     ):
         row = part[key]
         if row and row["ratio"] is not None:
@@ -255,5 +255,6 @@ def _profiling(document: Document | None, sides: Sequence[Group]) -> Section:
     told = []
     if found["low"] is not None:
         low, high = ((found[end] - 1) * 100 for end in ("low", "high"))
-        told = [f"95 % interval of what profiling adds: {low:+.1f} % to {high:+.1f} %."]
+        verdict = f" ({found['verdict']})" if found["verdict"] else ""
+        told = [f"95 % interval of what profiling adds: {low:+.1f} % to {high:+.1f} %{verdict}."]
     return Section(name="profiling", title="What profiling costs", sentences=told, figures=drawn)
