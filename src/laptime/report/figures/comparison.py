@@ -17,12 +17,12 @@ from laptime.report.figures.figure import (
     Choice,
     Figure,
     Trace,
+    apart,
     axis,
     colour,
     label,
     milliseconds,
     packed,
-    short,
 )
 from laptime.report.figures.steps import frame, of
 from laptime.report.series import Samples, Series
@@ -50,17 +50,6 @@ class Compared:
     def wall_s(self) -> Samples:
         """Seconds of each step that counts."""
         return np.empty(0) if self.timed is None else self.timed.wall_s[~np.isnan(self.timed.wall_s)]
-
-
-def apart(names: Sequence[str]) -> list[str]:
-    """Names for an axis or a legend; two that became equal by being shortened are kept apart."""
-    seen: dict[str, int] = {}
-    found = []
-    for name in names:
-        text = short(name)
-        seen[text] = seen.get(text, 0) + 1
-        found.append(text if seen[text] == 1 else f"{text} ({seen[text]})")
-    return found
 
 
 def median_interval(wall_s: Samples) -> tuple[float, float, float]:

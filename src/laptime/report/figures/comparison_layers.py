@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 
 from laptime.record import Stage
-from laptime.report.figures.comparison import NAMES_AXIS, VERDICTS, Compared, apart
-from laptime.report.figures.figure import COLOURS, Figure, Trace, axis, colour, label, milliseconds
+from laptime.report.figures.comparison import NAMES_AXIS, VERDICTS, Compared
+from laptime.report.figures.figure import COLOURS, Figure, Trace, apart, axis, colour, label, milliseconds
 from laptime.store.files import one_line
 
 _MOST_BARS = 20

@@ -105,6 +105,17 @@ def _letters(text: str) -> str:
     return html.escape(text, quote=False).replace("%{", "%&#123;")
 
 
+def apart(names: Sequence[str]) -> list[str]:
+    """Names for an axis or a legend; two that became equal by being shortened are kept apart."""
+    seen: dict[str, int] = {}
+    found = []
+    for name in names:
+        text = short(name)
+        seen[text] = seen.get(text, 0) + 1
+        found.append(text if seen[text] == 1 else f"{text} ({seen[text]})")
+    return found
+
+
 def milliseconds(values: Any) -> list[float | None]:
     """Seconds as milliseconds of four digits; None where unknown."""
     return [None if value is None or np.isnan(value) else float(f"{value * 1e3:.4g}") for value in values]

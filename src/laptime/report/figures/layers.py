@@ -13,6 +13,7 @@ from laptime.report.figures.figure import (
     Choice,
     Figure,
     Trace,
+    apart,
     axis,
     colour,
     label,
@@ -35,7 +36,7 @@ def layers_together(part: Part, unit: str) -> Figure | None:
     if not timed:
         return None
     shown = timed[:_MOST_BARS]
-    names = _apart([one["layer"] for one in shown])
+    names = apart([one["layer"] for one in shown])
     traces = [
         {
             "type": "bar",
@@ -82,7 +83,7 @@ def forward_against_backward(part: Part, unit: str) -> Figure | None:
             {
                 "type": "bar",
                 "name": phase,
-                "x": _apart([one["layer"] for one in shown]),
+                "x": apart([one["layer"] for one in shown]),
                 "y": milliseconds(medians),
                 "error_y": {
                     "type": "data",
@@ -192,17 +193,6 @@ def one_layer(digest: Digest, order: Sequence[str], unit: str) -> Figure | None:
 def by_time(part: Part) -> list[str]:
     """The names of the layers, the largest first."""
     return [one["layer"] for one in sorted(part["layers"], key=lambda one: -(one["total_s"] or 0.0))]
-
-
-def _apart(names: Sequence[str]) -> list[str]:
-    """Names for an axis; two that became equal by being shortened are kept apart."""
-    seen: dict[str, int] = {}
-    found = []
-    for name in names:
-        text = short(name)
-        seen[text] = seen.get(text, 0) + 1
-        found.append(text if seen[text] == 1 else f"{text} ({seen[text]})")
-    return found
 
 
 def _devices(digest: Digest, ranks: Sequence[int]) -> dict[int, str]:

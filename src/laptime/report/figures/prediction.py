@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from laptime.report.figures.comparison import NAMES_AXIS, apart
-from laptime.report.figures.figure import COLOURS, Figure, Trace, axis, colour, label, milliseconds
+from laptime.report.figures.comparison import NAMES_AXIS
+from laptime.report.figures.figure import COLOURS, Figure, Trace, apart, axis, colour, label, milliseconds
 from laptime.report.figures.layers import layers_together
 
 MOST_DEVICES = 60
