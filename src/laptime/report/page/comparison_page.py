@@ -59,9 +59,7 @@ def comparison_page(
     return Page(
         title=_title(shown, sides),
         subtitle=f"{words.plural(len(shown) + left_out, 'run')}, the first is the baseline",
-        about=[
-            f"{letter}: {one_line(side.name)}{_many(side)}" for letter, side in zip("AB", sides, strict=False)
-        ],
+        about=[*_letters(sides), *_devices(shown, stage)],
         tiles=list(_tiles_of_two(document, stage) if document else _tiles_of_many(shown)),
         sections=[one for one in sections if not one.empty],
     )
