@@ -64,9 +64,14 @@ def test_a_summary_of_anything_at_all_is_listed(serve, tmp_path):
         document = json.loads(path.read_text())
         document["environment"] = {"device": number}
         path.write_text(json.dumps(document).replace("1e+308", "NaN"))
+    for number, depth in enumerate((500, 100_000)):
+        a_run(tmp_path / "runs", f"deep-{number}", value="here")
+        path = tmp_path / "runs" / f"deep-{number}" / "run.json"
+        path.write_text(path.read_text().replace('"here"', "[" * depth + "]" * depth))
     page = serve(tmp_path / "runs").get("/")
     assert page.status_code == 200
-    assert len(listed(page)) == len(odd)
+    assert len(listed(page)) == len(odd) + 2
+    assert "nested too deep" in page.text
 
 
 @pytest.mark.parametrize(

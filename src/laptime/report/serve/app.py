@@ -170,7 +170,7 @@ def _run_page(entry: Entry, seal: str) -> bytes:
 
 def static(request: Request) -> Response:
     """A style or a script, by its whole address."""
-    found = assets.served().get(request.url.path)
+    found = assets.served().get(request.scope["path"])
     if found is None:
         raise HTTPException(404)
     headers = {"Cache-Control": _FOREVER, "Vary": "Accept-Encoding"}

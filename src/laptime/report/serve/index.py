@@ -14,7 +14,7 @@ from typing import Any
 
 from laptime.errors import LaptimeError
 from laptime.store import Run, find_runs
-from laptime.store.files import text_of
+from laptime.store.files import one_line, text_of
 from laptime.store.run import RUN_FILE, read_document
 
 Seal = tuple[int, int, int]  # when it was written, its size, its inode: run.json is replaced, never edited
@@ -87,3 +87,6 @@ class Index:
             return Entry(name=name, path=path, seal=seal, document=read_document(path))
         except LaptimeError as error:
             return Entry(name=name, path=path, seal=seal, reason=str(error))
+        except RecursionError:  # one such file must not take the list with it
+            reason = f"{one_line(path / RUN_FILE)} is nested too deep to be a run; restore it from a copy"
+            return Entry(name=name, path=path, seal=seal, reason=reason)

@@ -18,6 +18,7 @@ from laptime.store.files import one_line
 DAMAGED = "damaged"
 PAGE = 1000  # rows of one page
 _LONGEST = 20_000  # letters of a configuration that are searched
+_DEEPEST = 12
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -196,9 +197,14 @@ def network_of(config: Mapping[str, Any]) -> str:
 
 def _flat(prefix: str, values: Any, depth: int = 0) -> Iterator[str]:
     """`train.batch=32`, so that a search finds values with and without their keys."""
-    if isinstance(values, Mapping) and depth < 12:
+    if depth > _DEEPEST:
+        return
+    if isinstance(values, Mapping):
         for key, value in values.items():
             yield from _flat(f"{prefix}.{key}" if prefix else str(key), value, depth + 1)
+    elif isinstance(values, list):
+        for value in values:
+            yield from _flat(prefix, value, depth + 1)
     else:
         yield f"{prefix}={values}"
 

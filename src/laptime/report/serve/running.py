@@ -68,6 +68,7 @@ def server(app: ASGIApp) -> uvicorn.Server:
         access_log=False,
         log_level="warning",
         server_header=False,
+        proxy_headers=False,
         lifespan="off",
         ws="none",
         timeout_graceful_shutdown=_GRACE_S,

@@ -58,7 +58,9 @@
     const [data, other] = [old.querySelector("script"), fresh.querySelector("script")];
     plot.setAttribute("aria-label", next.getAttribute("aria-label"));
     if (data.textContent === other.textContent) return;
-    replaceChoices(old.querySelector("select"), fresh.querySelector("select"));
+    const chooser = fresh.querySelector(".choose");
+    if (chooser && !old.querySelector(".choose")) plot.before(document.importNode(chooser, true));
+    else replaceChoices(old.querySelector("select"), fresh.querySelector("select"));
     plot.style.height = next.style.height;
     data.textContent = other.textContent;
     if (plot.dataset.drawn) window.laptime.draw(plot);
