@@ -1,15 +1,15 @@
 """Runs on disk: schema, part files, CSV, queries, traces, exports. Imports no torch."""
 
 from laptime.store.account_summary import AccountSummaries, AccountSummary
+from laptime.store.export.mlflow import MlflowRun, write_mlflow
+from laptime.store.export.tensorboard import write_tensorboard
+from laptime.store.export.trace import write_trace
 from laptime.store.layer_summary import LayerSummaries, LayerSummary
-from laptime.store.mlflow_run import MlflowRun, write_mlflow
 from laptime.store.parts import live_parts
 from laptime.store.query import Answer, find_runs, query
 from laptime.store.run import Run, Steps, load
 from laptime.store.schema import SCHEMA_VERSION, TABLES, from_columns
 from laptime.store.tables import write_csv
-from laptime.store.tensorboard_events import write_tensorboard
-from laptime.store.trace import write_trace
 from laptime.store.writer import RunWriter, discard
 
 __all__ = [

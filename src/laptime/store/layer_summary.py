@@ -190,11 +190,12 @@ def _cells_by_layer(columns: Columns) -> dict[str, dict[str, _PhaseCells]]:
     order = np.argsort(key, kind="stable")
     key = key[order]
     starts = np.flatnonzero(np.diff(key, prepend=key[0] - 1))
-    summed = {
-        name: np.add.reduceat(columns[name][order].astype(np.float64), starts)
-        for name in ("seconds", "calls", "busy_s", "idle_s")
-    }
-    summed["memory_bytes"] = np.fmax.reduceat(columns["memory_bytes"][order].astype(np.float64), starts)
+    together = {name: columns[name][order].astype(np.float64, copy=False) for name in _ADDED}
+    most = columns["memory_bytes"][order].astype(np.float64, copy=False)
+    if len(starts) < len(key):  # else every cell has one row, as where no layer is called twice in a step
+        together = {name: np.add.reduceat(values, starts) for name, values in together.items()}
+        most = np.fmax.reduceat(most, starts)
+    summed = together | {"memory_bytes": most}
     group = key[starts] // cells_per_group
     edges = [*np.flatnonzero(np.diff(group, prepend=-1)), len(group)]
     found: dict[str, dict[str, _PhaseCells]] = {}

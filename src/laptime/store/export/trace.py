@@ -14,10 +14,10 @@ from pathlib import Path
 from typing import IO, Any
 
 from laptime.record import ACCOUNTS, Phase, Stage
+from laptime.store.export.curves import AttemptStarts
 from laptime.store.files import plain, replacing
 from laptime.store.run import Run
 from laptime.store.selection import Columns
-from laptime.store.series import AttemptStarts
 
 DEFAULT_STEPS = 20
 _STEPS_TRACK = 0

@@ -2,7 +2,7 @@
 
 Folders and servers need only `mlflow-skinny`; a database such as sqlite needs the whole of `mlflow`. MLflow
 takes fewer characters in a name than a layer may have: others become `_`. A curve has at most 1,000 points,
-all layers' together some 30,000 (see `series.thinned`): MLflow takes about 4,000 points a second, and draws
+all layers' together some 30,000 (see `curves.thinned`): MLflow takes about 4,000 points a second, and draws
 320 of a curve.
 """
 
@@ -21,9 +21,9 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from laptime.errors import MissingExtra, RunError
+from laptime.store.export.curves import Curve, ended_s, layer_curves, step_curves
 from laptime.store.files import first_line, one_line, plain
 from laptime.store.run import Run
-from laptime.store.series import Series, ended_s, layer_series, step_series
 from laptime.store.settings import as_text, settings
 from laptime.store.tables import CSV_DIRECTORY
 
@@ -207,8 +207,8 @@ def _tags(run: Run, cut: Sequence[str]) -> dict[str, str]:
 def _points(run: Run) -> Iterator[tuple[str, float, int, int]]:
     """(name, value, milliseconds since 1970, step) of every curve, and the closed books once."""
     names = _Names()
-    layers = layer_series(run, most=MOST_POINTS, in_all=MOST_LAYER_POINTS)
-    curves = [*step_series(run, most=MOST_POINTS), *layers]
+    layers = layer_curves(run, most=MOST_POINTS, in_all=MOST_LAYER_POINTS)
+    curves = [*step_curves(run, most=MOST_POINTS), *layers]
     lowest = min((one.rank for one in curves), default=0)
     for one in curves:
         name = names.of(_metric(one, lowest))
@@ -223,14 +223,14 @@ def _points(run: Run) -> Iterator[tuple[str, float, int, int]]:
             yield f"books/{account.account.value}_share", account.share, ended, 0
 
 
-def _metric(series: Series, lowest: int) -> str:
+def _metric(curve: Curve, lowest: int) -> str:
     """`train/loss`, `train rank 1/step/ms`, `train/layer/features.0/forward`.
 
     A stroke in a layer's name becomes a point: a folder of MLflow keeps every metric as a file, and one that
     is called as another's folder is no file.
     """
-    stage = series.stage.value + (f" rank {series.rank}" if series.rank != lowest else "")
-    first, *middle = series.tag.split("/")
+    stage = curve.stage.value + (f" rank {curve.rank}" if curve.rank != lowest else "")
+    first, *middle = curve.tag.split("/")
     if first == "layer":
         middle = [".".join(middle[:-1]), middle[-1]]
     return "/".join([stage, first, *middle])

@@ -10,7 +10,7 @@ from tests.store.samples import HOSTILE, a_finished_run, a_layer_time, a_step, a
 
 from laptime.record import Stage
 from laptime.store import load, schema
-from laptime.store.series import ended_s, layer_series, step_series, thinned
+from laptime.store.export.curves import ended_s, layer_curves, step_curves, thinned
 
 
 def curves(series):
@@ -58,14 +58,14 @@ def test_nan_losses_stay_and_unknown_ones_are_left_out(tmp_path):
     losses = [1.0, None, math.nan, math.inf]
     writer.append("steps", schema.steps.table([a_step(n, loss=loss) for n, loss in enumerate(losses)]))
     writer.close("finished", {})
-    loss = curves(step_series(load(tmp_path / "run")))[Stage.TRAIN, 0, "loss"]
+    loss = curves(step_curves(load(tmp_path / "run")))[Stage.TRAIN, 0, "loss"]
     assert loss.steps.tolist() == [0, 2, 3]
     assert loss.values.tolist() == pytest.approx([1.0, math.nan, math.inf], nan_ok=True)
 
 
 def test_steps_are_milliseconds_at_the_time_of_day_they_began(tmp_path):
     run = load(a_finished_run(tmp_path / "run", ["conv1"]))
-    found = curves(step_series(run))
+    found = curves(step_curves(run))
     wall = found[Stage.TRAIN, 0, "step/ms"]
     assert wall.values == pytest.approx(np.full(8, 100.0))
     assert wall.times_s - run.created.timestamp() == pytest.approx(np.arange(8) * 0.1, abs=1e-6)
@@ -85,10 +85,10 @@ def test_a_repeated_step_shows_its_last_attempt_after_the_first(tmp_path):
     writer.append("layers", schema.layers.table(layers))
     writer.close("finished", {})
     run = load(tmp_path / "run")
-    loss = curves(step_series(run))[Stage.TRAIN, 0, "loss"]
+    loss = curves(step_curves(run))[Stage.TRAIN, 0, "loss"]
     assert (loss.steps.tolist(), loss.values.tolist()) == ([0, 1, 2], [1.0, 2.0, 2.0])
     assert loss.times_s - run.created.timestamp() == pytest.approx([0, 0.3, 0.4], abs=1e-6)
-    (layer,) = layer_series(run)
+    (layer,) = layer_curves(run)
     assert layer.values == pytest.approx([1.0, 2.0, 2.0])
     assert layer.times_s == pytest.approx(loss.times_s)
 
@@ -99,19 +99,19 @@ def test_every_rank_has_times_and_only_the_lowest_a_loss(tmp_path):
         writer.append("layers", schema.layers.table([a_layer_time(1, "conv", rank=writer.rank)]))
         writer.close("finished", {})
     run = load(tmp_path / "run")
-    found = curves(step_series(run))
+    found = curves(step_curves(run))
     assert [rank for _, rank, tag in found if tag == "step/ms"] == [0, 1]
     assert [rank for _, rank, tag in found if tag == "loss"] == [0]
-    assert [one.rank for one in layer_series(run)] == [0, 1]
+    assert [one.rank for one in layer_curves(run)] == [0, 1]
 
 
 def test_layers_keep_their_names_and_share_a_budget_of_points(tmp_path):
     run = load(a_finished_run(tmp_path / "run", HOSTILE, steps=300))
-    tags = [one.tag for one in layer_series(run)]
+    tags = [one.tag for one in layer_curves(run)]
     assert {f"layer/{name}/{phase}" for name in HOSTILE for phase in ("forward", "update")} <= set(tags)
     assert len(tags) == len(set(tags)) == 3 * (len(HOSTILE) + 2)
-    assert max(len(one.steps) for one in layer_series(run, in_all=1000)) == 100
-    assert max(len(one.steps) for one in layer_series(run)) == 300
+    assert max(len(one.steps) for one in layer_curves(run, in_all=1000)) == 100
+    assert max(len(one.steps) for one in layer_curves(run)) == 300
 
 
 def test_a_run_ended_when_it_was_last_heard_of(tmp_path):

@@ -3,7 +3,7 @@
 `train/` and `validation/` are two of TensorBoard's runs with the same tags, so that their curves lie over one
 another. They are of the lowest rank; every other has a folder of its own, `train rank 1/`, with times only.
 The folder above holds the configuration, the environment and the closed books as text, and the settings as
-hyperparameters. Times are milliseconds; a curve has at most 10,000 points (see `series.thinned`).
+hyperparameters. Times are milliseconds; a curve has at most 10,000 points (see `curves.thinned`).
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ import numpy as np
 
 from laptime.errors import MissingExtra
 from laptime.store import text
+from laptime.store.export.curves import MOST_POINTS, Curve, ended_s, layer_curves, step_curves
 from laptime.store.files import one_line, plain, replacing
 from laptime.store.run import Run
-from laptime.store.series import MOST_POINTS, Series, ended_s, layer_series, step_series
 from laptime.store.settings import as_text, settings
 
 FOLDER = "tensorboard"
@@ -47,10 +47,10 @@ def write_tensorboard(run: Run, logdir: Path | str | None = None, *, most: int =
     """
     board = _tensorboard()
     folder = run.path / FOLDER if logdir is None else _free_folder(Path(logdir), run)
-    series = [*step_series(run, most=most), *layer_series(run, most=most)]
-    lowest = min((one.rank for one in series), default=0)
-    curves: dict[str, list[Series]] = {}
-    for one in series:
+    drawn = [*step_curves(run, most=most), *layer_curves(run, most=most)]
+    lowest = min((one.rank for one in drawn), default=0)
+    curves: dict[str, list[Curve]] = {}
+    for one in drawn:
         name = one.stage.value if one.rank == lowest else f"{one.stage.value} rank {one.rank}"
         curves.setdefault(name, []).append(one)
     written = [_write(board, folder / _file_name(run), run, _about(board, run))]
@@ -96,22 +96,22 @@ def _write(board: Any, path: Path, run: Run, events: Iterable[Any]) -> Path:
     return path
 
 
-def _points(board: Any, series: Sequence[Series]) -> Iterator[Any]:
+def _points(board: Any, curves: Sequence[Curve]) -> Iterator[Any]:
     """The points of many curves in order of steps, those of a step in one event: most of the time goes into
     checksums, which the package computes in Python.
     """
-    steps = np.concatenate([one.steps for one in series])
-    which = np.repeat(np.arange(len(series)), [len(one.steps) for one in series])
+    steps = np.concatenate([one.steps for one in curves])
+    which = np.repeat(np.arange(len(curves)), [len(one.steps) for one in curves])
     order = np.argsort(steps, kind="stable")
-    values = np.concatenate([one.values for one in series])[order].tolist()
-    times = np.concatenate([one.times_s for one in series])[order].tolist()
+    values = np.concatenate([one.values for one in curves])[order].tolist()
+    times = np.concatenate([one.times_s for one in curves])[order].tolist()
     event = None
     for place, (step, curve) in enumerate(zip(steps[order].tolist(), which[order].tolist(), strict=True)):
         if event is None or event.step != step:
             if event is not None:
                 yield event
             event = board.event.Event(wall_time=times[place], step=step)
-        event.summary.value.add(tag=series[curve].tag, simple_value=values[place])
+        event.summary.value.add(tag=curves[curve].tag, simple_value=values[place])
     if event is not None:
         yield event
 

@@ -26,7 +26,7 @@ Real = NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Series:
+class Curve:
     """One curve: a value by step, with the time of day. A tag holds a layer's name as it is."""
 
     tag: str
@@ -37,7 +37,7 @@ class Series:
     values: Real
 
 
-def step_series(run: Run, *, most: int = MOST_POINTS) -> Iterator[Series]:
+def step_curves(run: Run, *, most: int = MOST_POINTS) -> Iterator[Curve]:
     """Loss and accuracy (of the lowest rank), step time, samples a second and accounts, of every rank.
 
     A step that was repeated after a resumption shows its last attempt. What is unknown is left out; a loss
@@ -52,7 +52,7 @@ def step_series(run: Run, *, most: int = MOST_POINTS) -> Iterator[Series]:
         for rank in ranks:
             rows = _last_attempts(of_stage.filter(pc.equal(of_stage.column("rank"), rank)))
             if rows.num_rows:
-                yield from _curves_of_steps(begun, rows, stage, rank, first=rank == ranks[0], most=most)
+                yield from _of_steps(begun, rows, stage, rank, first=rank == ranks[0], most=most)
 
 
 def _last_attempts(rows: Any) -> Any:
@@ -63,17 +63,17 @@ def _last_attempts(rows: Any) -> Any:
     return rows.take(order[last])
 
 
-def _curves_of_steps(
+def _of_steps(
     begun: AttemptStarts, rows: Any, stage: Stage, rank: int, *, first: bool, most: int
-) -> Iterator[Series]:
+) -> Iterator[Curve]:
     steps, wall = rows.column("step").to_numpy(), rows.column("wall_s").to_numpy()
     starts = rows.column("start_s").to_numpy()
     times = begun.at(rank, rows.column("attempt").to_numpy(), starts)
 
-    def curve(tag: str, values: Real, known: NDArray[np.bool_], *, mean: bool = False) -> Iterator[Series]:
+    def curve(tag: str, values: Real, known: NDArray[np.bool_], *, mean: bool = False) -> Iterator[Curve]:
         if known.any():
             at, shown = thinned(values[known], most, mean=mean)
-            yield Series(
+            yield Curve(
                 tag=tag,
                 stage=stage,
                 rank=rank,
@@ -94,7 +94,7 @@ def _curves_of_steps(
         yield from curve(f"account_ms/{account.value}", seconds * 1e3, ~np.isnan(seconds))
 
 
-def layer_series(run: Run, *, most: int = MOST_POINTS, in_all: int = MOST_LAYER_POINTS) -> Iterator[Series]:
+def layer_curves(run: Run, *, most: int = MOST_POINTS, in_all: int = MOST_LAYER_POINTS) -> Iterator[Curve]:
     """Milliseconds by layer and phase, of every stage and rank: `layer/<name>/<phase>`."""
     names = ("stage", "attempt", "step", "rank", "layer", "phase", "start_s", "seconds")
     columns = Columns(run.stored("layers"), names)
@@ -113,7 +113,7 @@ def layer_series(run: Run, *, most: int = MOST_POINTS, in_all: int = MOST_LAYER_
         attempts, first, seconds = _summed(columns, rows)
         steps, starts = columns["step"][rows[first]], columns["start_s"][rows[first]]
         at, shown = thinned(seconds * 1e3, most)
-        yield Series(
+        yield Curve(
             tag=f"layer/{words[1][layer]}/{words[2][phase]}",
             stage=Stage(words[0][stage]),
             rank=rank,

@@ -1,0 +1,1 @@
+"""Runs for other programs: Perfetto, TensorBoard, MLflow. CSV, which runs have anyway, is in `tables`."""
