@@ -54,8 +54,8 @@ def write_tensorboard(run: Run, logdir: Path | str | None = None, *, most: int =
         name = one.stage.value if one.rank == lowest else f"{one.stage.value} rank {one.rank}"
         curves.setdefault(name, []).append(one)
     written = [_write(board, folder / _file_name(run), run, _about(board, run))]
-    for name, drawn in curves.items():
-        written.append(_write(board, folder / name / _file_name(run), run, _points(board, drawn)))
+    for name, mine in curves.items():
+        written.append(_write(board, folder / name / _file_name(run), run, _points(board, mine)))
     return written
 
 
