@@ -30,6 +30,7 @@ _COLUMNS = (
     "idle_s",
     "memory_bytes",
 )
+_ADDED = ("seconds", "calls", "busy_s", "idle_s")  # over the calls of a step
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
