@@ -65,7 +65,7 @@ def _run(command: list[str], folder: Path) -> str:
     done = subprocess.run(
         command,
         cwd=folder,
-        env=_environment(),
+        env=_environment(folder),
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
@@ -81,7 +81,7 @@ def _served(command: str, folder: Path) -> str:
     server = subprocess.Popen(
         ["bash", "-c", command],
         cwd=folder,
-        env=_environment(),
+        env=_environment(folder),
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
@@ -104,13 +104,14 @@ def _served(command: str, folder: Path) -> str:
     return printed + rest
 
 
-def _environment() -> dict[str, str]:
-    # One thread and this width, so that a page's outputs look the same wherever they are made; unbuffered, so
-    # that a script's lines and ours keep the order that a terminal shows.
+def _environment(folder: Path) -> dict[str, str]:
+    # One thread, this width and no calibration of this machine, so that outputs look the same wherever they
+    # are made; unbuffered, so that a script's lines and ours keep the order that a terminal shows.
     here = Path(sys.executable).parent
     return {
         **{name: value for name, value in os.environ.items() if not name.startswith(("LAPTIME", "PYTEST"))},
         "PATH": f"{here}{os.pathsep}{os.environ.get('PATH', '')}",
+        "XDG_DATA_HOME": str(folder / ".data"),
         "COLUMNS": str(WIDTH),
         "NO_COLOR": "1",
         "OMP_NUM_THREADS": "1",
