@@ -11,7 +11,7 @@ from types import MappingProxyType
 
 from laptime.report.page.render import plotly, static
 
-_SCRIPTS = ("page.js", "live.js", "runs.js", "predict.js")
+_SCRIPTS = ("page.js", "live.js", "runs.js", "predict_answer.js", "predict.js")
 _STYLES = ("page.css", "serve.css")
 PLOTLY = "plotly.min.js"
 
