@@ -21,6 +21,7 @@ LaptimeError
 ├── WorkloadError             a network that cannot be read
 ├── CalibrationError          a calibration that cannot be made, read or used
 ├── PredictionError           a prediction that cannot be made
+├── ServeError                the dashboard cannot be served as asked
 ├── BadTarget                 a `module:callable` that cannot be imported or called
 ├── ScriptError               `laptime run` could not start the script
 ├── ConfigError               a configuration that cannot be used
@@ -123,6 +124,10 @@ class AmbiguousDevice(HardwareError):
 
 class CatalogError(HardwareError):
     """A file of devices, links, storage or prices cannot be used."""
+
+
+class ServeError(LaptimeError):
+    """The dashboard cannot be served as asked."""
 
 
 class BadTarget(LaptimeError):

@@ -120,8 +120,8 @@ def test_a_saved_prediction_is_shown_as_it_was_predicted(laptime, tmp_path):
 
 
 def test_a_file_that_is_no_prediction_is_told_in_one_line(laptime, tmp_path):
-    for content in ("{}", "[]", "nonsense", '{"predictions": [{"network": 1}]}'):
-        (tmp_path / "p.json").write_text(content)
+    for text in ("{}", "[]", "nonsense", '{"predictions": [{"network": 1}]}'):
+        (tmp_path / "p.json").write_text(text)
         done = laptime("show", "p.json")
         assert (done.exit_code, done.stderr.count("\n")) == (1, 1)
         assert "is no prediction" in done.stderr

@@ -11,7 +11,7 @@ from laptime.hardware import device
 from laptime.predict.largest import largest
 from laptime.predict.predicting import predict
 from laptime.report.whatif import DOZEN
-from laptime.report.whatif_memory import POINTS
+from laptime.report.whatif.memory import POINTS
 from laptime.workload import Memory, Operation, Phase, Workload
 from laptime.workload.rescaling import rescaled
 

@@ -6,7 +6,7 @@ import pytest
 
 from laptime.errors import PredictionError
 from laptime.report.whatif import LIMITS, Question
-from laptime.report.whatif_question import MOST_DEVICES
+from laptime.report.whatif.question import MOST_DEVICES
 
 
 def test_an_empty_query_asks_for_the_workload_as_it_is():

@@ -31,8 +31,8 @@ class Commands(TyperGroup):
             if error.name != "torch":
                 raise
             fail(
-                "torch is not installed; pip install torch (show, compare, collect, export, query, devices "
-                "do without)"
+                "torch is not installed; pip install torch (show, report, serve, compare, collect, export, "
+                "query, devices do without)"
             )
         except KeyboardInterrupt:
             say("laptime: interrupted")

@@ -208,6 +208,7 @@ def _over_steps(
         return _unknown(centres[0], centres[1], Unit.STEPS, noise)
     with np.errstate(divide="ignore", invalid="ignore"):
         ratios = drawn[1] / drawn[0]
+    ratios[~np.isfinite(ratios)] = np.nan  # a resampled median of 0: an account that few steps have
     low, high = np.nanquantile(ratios, ((1 - CONFIDENCE) / 2, (1 + CONFIDENCE) / 2))
     spread = max(summarize(one).spread for one in steps)
     verdict = _verdict(float(low), float(high), max(RUN_TO_RUN, spread / 2), more_is_better)

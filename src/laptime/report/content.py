@@ -130,7 +130,7 @@ def _stage(run: Run, stage: Stage) -> dict[str, Any] | None:
         "skipped": accounts.skipped,
         "wall_s": statistics(accounts.wall),
         "samples_per_s": timed.samples_per_s,
-        "results": _results(table),
+        "results": last_epoch(table),
         "course": course(run, stage, timed.wall_s),
         "accounts": [
             {
@@ -214,7 +214,7 @@ def _hows(run: Run, stage: Stage) -> dict[tuple[str, str], str]:
     return hows
 
 
-def _results(table: Any) -> dict[str, Any] | None:
+def last_epoch(table: Any) -> dict[str, Any] | None:
     """Logged values over the last epoch of the last attempt, each batch weighted by its samples.
 
     None where one of them is no finite number: a mean that passes over it would look like learning.

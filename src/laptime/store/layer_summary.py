@@ -186,13 +186,16 @@ def _cells_by_layer(columns: Columns) -> dict[str, dict[str, _PhaseCells]]:
     cells_per_group = 1
     for name in ("attempt", "rank", "step"):
         low, high = int(columns[name].min()), int(columns[name].max())
-        key = key * (high - low + 1) + (columns[name] - low)
+        if high > low:
+            key *= high - low + 1
+            key += columns[name]
+            key -= low
         cells_per_group *= high - low + 1
     order = np.argsort(key, kind="stable")
     key = key[order]
-    starts = np.flatnonzero(np.diff(key, prepend=key[0] - 1))
-    together = {name: columns[name][order].astype(np.float64, copy=False) for name in _ADDED}
-    most = columns["memory_bytes"][order].astype(np.float64, copy=False)
+    starts = np.flatnonzero(np.append(True, key[1:] != key[:-1]))
+    together = {name: columns.taken(name, order).astype(np.float64, copy=False) for name in _ADDED}
+    most = columns.taken("memory_bytes", order).astype(np.float64, copy=False)
     if len(starts) < len(key):  # else every cell has one row, as where no layer is called twice in a step
         together = {name: np.add.reduceat(values, starts) for name, values in together.items()}
         most = np.fmax.reduceat(most, starts)

@@ -16,7 +16,7 @@ from laptime.report.serve.listing import predictable
 from laptime.report.serve.live import tag
 from laptime.report.serve.saved import Saved
 from laptime.report.whatif import DOZEN, FACTORS, LIMITS, Question, ask
-from laptime.report.whatif_question import PRECISIONS
+from laptime.report.whatif.question import PRECISIONS
 from laptime.store import Run, load
 from laptime.store.files import one_line
 from laptime.workload import Workload

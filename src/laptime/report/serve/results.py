@@ -12,10 +12,7 @@ import pyarrow.compute as pc
 from laptime.errors import LaptimeError
 from laptime.record import Stage
 from laptime.report import words
-
-# Private there, and wanted here without the layers and the books around it.
-from laptime.report.content import METRICS
-from laptime.report.content import _results as last_epoch
+from laptime.report.content import METRICS, last_epoch
 from laptime.report.series import series
 from laptime.report.serve.index import Entry
 from laptime.report.serve.live import tag

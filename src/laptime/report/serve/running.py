@@ -12,15 +12,11 @@ from urllib.parse import quote
 import uvicorn
 from starlette.types import ASGIApp
 
-from laptime.errors import LaptimeError
+from laptime.errors import ServeError
 from laptime.report.serve.guard import Token
 from laptime.store.files import first_line
 
 _GRACE_S = 1  # of requests that are under way when it ends; a tab keeps its connection open for ever
-
-
-class ServeError(LaptimeError):
-    """The dashboard cannot be served as asked."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

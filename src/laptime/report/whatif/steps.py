@@ -21,7 +21,7 @@ from laptime.predict.devices import Speed, speed_of
 from laptime.predict.predicting import prediction
 from laptime.predict.prediction import Prediction
 from laptime.predict.timing import Prepared, Step, predict_step, prepare
-from laptime.report.whatif_factors import Factors, imagined
+from laptime.report.whatif.factors import Factors, imagined
 from laptime.workload import Workload
 from laptime.workload.rescaling import rescaled
 

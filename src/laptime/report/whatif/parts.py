@@ -15,10 +15,10 @@ from laptime.predict.devices import speed_of
 from laptime.predict.largest import MOST
 from laptime.predict.prediction import Prediction
 from laptime.record.layers import LOSS_UNIT
-from laptime.report.whatif_memory import around, largest_batch
-from laptime.report.whatif_question import Question
-from laptime.report.whatif_steps import at_batch
-from laptime.report.whatif_training import Asked, fed, predicted, step_on
+from laptime.report.whatif.memory import around, largest_batch
+from laptime.report.whatif.question import Question
+from laptime.report.whatif.steps import at_batch
+from laptime.report.whatif.training import Asked, fed, predicted, step_on
 from laptime.store.files import first_line
 from laptime.workload import Workload
 

@@ -12,9 +12,9 @@ from laptime.predict.measured import device_of, measured_step
 from laptime.predict.predicting import predict_all
 from laptime.predict.prediction import Prediction
 from laptime.predict.refinement import CPU_PIECES, Correction, correct, refined
-from laptime.report.whatif_factors import AS_IT_IS, Factors, exchanged, said
-from laptime.report.whatif_question import Question
-from laptime.report.whatif_steps import Same, Timed, timed
+from laptime.report.whatif.factors import AS_IT_IS, Factors, exchanged, said
+from laptime.report.whatif.question import Question
+from laptime.report.whatif.steps import Same, Timed, timed
 from laptime.store import Run
 from laptime.workload import Workload
 

@@ -11,7 +11,7 @@ import numpy as np
 from laptime.predict.largest import MOST
 from laptime.predict.prediction import LIBRARY_BYTES, LayerTime, Prediction
 from laptime.record.layers import LOSS_UNIT
-from laptime.report.whatif_steps import Timed, workspaces
+from laptime.report.whatif.steps import Timed, workspaces
 from laptime.workload import Phase
 from laptime.workload.operation import Operation
 from laptime.workload.optimizers import OPTIMIZERS

@@ -1,7 +1,7 @@
 """The prediction page's data: one question, one strict-JSON document. What a slider moves is asked anew.
 
 Every number is what `laptime predict` says of the same network, device, batch and GPUs; only what is imagined
-(`whatif_factors`) is said nowhere else.
+(`whatif.factors`) is said nowhere else.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from laptime.errors import LaptimeError, PredictionError
 from laptime.hardware import Device
 from laptime.predict import devices
 from laptime.predict.largest import START
-from laptime.report.whatif_memory import memory_timeline
-from laptime.report.whatif_parts import Subject, answered, ordered, predictions
-from laptime.report.whatif_question import DOZEN, FACTORS, LIMITS, Question
-from laptime.report.whatif_steps import at_batch, read_once
-from laptime.report.whatif_training import Asked, asked, step_on
+from laptime.report.whatif.memory import memory_timeline
+from laptime.report.whatif.parts import Subject, answered, ordered, predictions
+from laptime.report.whatif.question import DOZEN, FACTORS, LIMITS, Question
+from laptime.report.whatif.steps import at_batch, read_once
+from laptime.report.whatif.training import Asked, asked, step_on
 from laptime.store import Run
 from laptime.store.files import first_line, plain
 from laptime.workload import Workload
