@@ -21,7 +21,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check install -q
 # glibc otherwise returns and re-maps large blocks at every step: spread of CPU step times ±15 % instead of ±1 %.
 STEADY_MALLOC := MALLOC_MMAP_THRESHOLD_=268435456 MALLOC_TRIM_THRESHOLD_=268435456
 
-.PHONY: setup demo test test-slow test-gpu check docs format bench bench-train clean help
+.PHONY: setup demo test test-slow test-gpu check docs format bench bench-train bench-pages clean help
 .DELETE_ON_ERROR:
 
 help: ## show what can be made
@@ -62,6 +62,10 @@ bench-train: $(STAMP) ## the training loop, the JPEG pipeline and the thesis' re
 	$(STEADY_MALLOC) $(BIN)/python -m benchmarks.loop
 	$(STEADY_MALLOC) $(BIN)/python -m benchmarks.jpeg
 	$(STEADY_MALLOC) $(BIN)/python -m benchmarks.recipes
+
+bench-pages: $(STAMP) ## reports and the dashboard, until they are drawn in Chromium
+	$(BIN)/python -m benchmarks.dashboard
+	$(BIN)/python -m benchmarks.pages
 
 clean: ## remove .venv, caches and build outputs; runs/ stays
 	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
