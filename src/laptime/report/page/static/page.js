@@ -14,7 +14,7 @@
       hoverlabel: { bgcolor: css("--card"), bordercolor: line, font: { color: ink }, align: "left", namelength: 60 },
       margin: { l: 58, r: 14, t: 14, b: 46, ...(layout.margin || {}) },
       legend: narrow
-        ? { orientation: "h", y: -0.22, yanchor: "top", ...(layout.legend || {}) }
+        ? { orientation: "h", x: 0, y: 1.02, yanchor: "bottom", ...(layout.legend || {}) }
         : { y: 1, ...(layout.legend || {}) },
     };
     for (const key of Object.keys(found)) {

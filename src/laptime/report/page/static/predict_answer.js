@@ -102,10 +102,10 @@
 
   const COLUMNS = [
     ["step ms", (row) => ms(row.step_s)],
-    ["between", (row) => between(row.interval_s, ms)],
+    ["±", (row) => `${Math.round((row.interval_s[1] / row.step_s - 1) * 100)} %`],
     ["hours", (row) => known(row.hours, (h) => digits(h)), (row) => row.hours !== null],
     ["cost", (row) => dollars(row.dollars), (row) => row.dollars !== null],
-    ["memory GiB", (row) => gib(row.reserved_memory_bytes)],
+    ["GiB", (row) => gib(row.reserved_memory_bytes)],
     ["largest batch", (row) => known(row.largest_batch, (n) => n.toLocaleString("en"))],
     ["samples/s", (row) => known(row.samples_per_s, (rate) => digits(rate))],
   ];
@@ -142,18 +142,20 @@
     for (const [, write] of columns) line.append(make("td", write(row), { class: "number" }));
     const fits = row.fits === null ? "-" : row.fits ? "yes" : "no";
     line.append(make("td", fits, { class: row.fits === false ? "no" : undefined }));
-    line.append(make("td", row.bottleneck, { class: "words" }), how(row));
+    const words = make("td", null, { class: "words" });
+    words.append(make("div", row.bottleneck, { class: "clamp", title: row.bottleneck }));
+    line.append(words, how(row));
     return line;
   }
 
   function how(row) {
     const cell = make("td");
     const details = make("details");
-    details.append(make("summary", row.basis));
+    details.append(make("summary", row.calibrated ? "calibrated" : "data sheet"));
     const list = make("ul");
     const covers = Object.entries(row.uncovered || {}).map(([name, share]) => `not covered: ${name}, ${digits(share * 100, 2)} % of the bytes`);
-    for (const note of [...row.notes, ...covers]) list.append(prose("li", note));
-    if (list.children.length) details.append(list);
+    for (const note of [row.basis, ...row.notes, ...covers]) list.append(prose("li", note));
+    details.append(list);
     cell.append(details);
     return cell;
   }
