@@ -119,6 +119,10 @@ def test_arrows_move_through_the_list_and_enter_opens_a_run(listed):
     page.wait_for_url("**/runs/everything")
     listed.drawn()
     assert listed.words("h1") == "everything finished"
+    assert listed.marks()["layers"]["bars"] == 3 * len(page_runs.NESTED)
+    assert len(listed.figures()) == 16  # as many as the report has
+    page.click("text=All runs")
+    page.wait_for_url("**:*/")
 
 
 def test_the_list_is_read_on_a_telephone_and_in_the_dark(look, served):
@@ -138,14 +142,6 @@ def test_the_list_is_read_searched_and_compared_without_scripts(look, served):
         seen.page.click("#compare")
         seen.page.wait_for_url("**/compare?*")
         assert "slow" in seen.words("h1 >> xpath=.. >> xpath=..")
-
-
-def test_a_run_of_the_dashboard_is_drawn_like_its_report(look, served):
-    with look(f"{served}/runs/everything", scheme="dark") as seen:
-        assert seen.marks()["layers"]["bars"] == 3 * len(page_runs.NESTED)
-        assert len(seen.figures()) == 16
-        seen.page.click("text=All runs")
-        seen.page.wait_for_url(served + "/")
 
 
 def test_a_hostile_run_is_text_on_a_telephone(look, served):

@@ -1,6 +1,8 @@
 import pytest
 
 from laptime.report.figures.figure import MANY
+from laptime.report.page.render import environment
+from laptime.report.page.run_page import run_page
 from laptime.report.page.write import write_report
 from laptime.store import load
 from tests.browser.looking import Looked
@@ -35,6 +37,18 @@ def rich(_rich_page):
     """The page of a run with everything, opened once for all tests that leave it as they found it."""
     yield _rich_page
     _rich_page.was_quiet()
+
+
+@pytest.fixture(scope="module")
+def _odd_page(look_once, folder):
+    return look_once(write_report([load(page_runs.no_steps(folder / "empty"))], folder / "empty.html"))
+
+
+@pytest.fixture
+def odd(_odd_page):
+    """A page that shows one run after the other."""
+    yield _odd_page
+    _odd_page.was_quiet()
 
 
 @pytest.fixture(scope="module")
@@ -87,10 +101,12 @@ def test_the_one_slow_step_among_many_is_marked_for_both_ranks(rich):
     assert rich.marks()["step-time"]["points"] == 2
 
 
-def test_a_dark_browser_gets_a_dark_page_with_light_letters(look, everything):
-    with look(everything, scheme="dark") as seen:
-        assert seen.figures() == ALL
-        assert colours(seen) == DARK
+def test_a_browser_that_turns_dark_gets_a_dark_page_with_light_letters(rich):
+    for scheme, expected in (("dark", DARK), ("light", LIGHT)):
+        rich.page.evaluate("() => { delete document.body.dataset.drawn; }")
+        rich.page.emulate_media(color_scheme=scheme)
+        rich.drawn()
+        assert colours(rich) == expected
 
 
 def test_the_letter_t_changes_page_and_figures_to_dark_and_back(rich):
@@ -220,11 +236,12 @@ def test_a_name_of_300_letters_leaves_room_for_the_figure(attacked):
 
 
 @pytest.mark.parametrize("make", page_runs.ODD, ids=lambda make: make.__name__)
-def test_an_odd_run_is_drawn_and_says_what_is_odd(look, folder, make):
-    page = write_report([load(make(folder / make.__name__))], folder / f"{make.__name__}.html")
-    with look(page) as seen:
-        assert page_runs.ODD[make] in seen.words("main")
-        assert seen.overflow() == 0
+def test_an_odd_run_is_drawn_and_says_what_is_odd(odd, folder, make):
+    page = run_page(load(make(folder / make.__name__)))
+    odd.show(environment().get_template("sections.html").render(page=page))
+    assert odd.figures() == [figure.name for section in page.sections for figure in section.figures]
+    assert page_runs.ODD[make] in odd.words("main")
+    assert odd.overflow() == 0
 
 
 def test_a_notebook_shows_a_run_without_any_script(browser, recorded, folder):
