@@ -122,7 +122,9 @@ class Guard:
             rest = urlencode([(key, value) for key, value in query if key != "token"])
             place = "/" + quote(scope["path"].lstrip("/"))  # two slashes would name another machine
             answer: Response = RedirectResponse(place + (f"?{rest}" if rest else ""), status_code=303)
-            answer.set_cookie(cookie, token.kept, httponly=True, samesite="strict", path="/")
+            # Not strict: it would stay behind where the link was clicked on another site. A click changes
+            # nothing here, and no other site can read an answer.
+            answer.set_cookie(cookie, token.kept, httponly=True, samesite="lax", path="/")
             return answer
         if not given and token.opens(headers, cookie):
             return None
