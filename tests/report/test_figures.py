@@ -205,6 +205,12 @@ def test_the_timeline_has_every_layer_where_it_ran_and_the_kernels_inside(given)
     assert trace(figure, "kernels")["x"][:2] == ROUGHLY([0.3, 0.6])
 
 
+def test_of_many_bars_the_longest_bear_their_names(given, monkeypatch):
+    monkeypatch.setattr("laptime.report.figures.timeline._MOST_NAMES", 2)
+    texts = [text for one in timeline(given.one).traces for text in one["text"]]
+    assert sorted(filter(None, texts)) == ["blocks.0", "blocks.0.mlp"]
+
+
 def test_memory_is_what_the_traced_step_measured(given):
     (measured,) = memory(given.one, None).traces
     assert set(numbers(measured["y"])) == {page_runs.TRACED + 1.0}

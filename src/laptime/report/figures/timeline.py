@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from laptime.report.figures.figure import COLOURS, Figure, Trace, axis, label, short
@@ -10,6 +10,7 @@ from laptime.report.one_step import OneStep
 from laptime.store.files import one_line
 
 _MOST_KERNELS = 1500
+_MOST_NAMES = 300  # written into their bars; Plotly measures each, a second for 3,000
 _DEEPEST = 3  # operators inside operators inside operators; more would be thin lines
 
 
@@ -41,7 +42,7 @@ def timeline(one: OneStep) -> Figure:
         title=f"Step {one.step['step']}, from its start to its end",
         caption=f"{one.step['wall_s'] * 1e3:.4g} ms of {one_line(one.step['device'])}. Drag to look closer, "
         f"double-click to go back.{more}{traced}",
-        traces=[_lane(one, name, rows) for name, rows in lanes.items()],
+        traces=[_lane(one, name, rows, _least(lanes)) for name, rows in lanes.items()],
         layout={
             "barmode": "overlay",
             "xaxis": axis("ms", range=[0, one.step["wall_s"] * 1e3]),
@@ -54,7 +55,13 @@ def timeline(one: OneStep) -> Figure:
     )
 
 
-def _lane(one: OneStep, name: str, rows: Sequence[dict[str, Any]]) -> Trace:
+def _least(lanes: Mapping[str, Sequence[Mapping[str, Any]]]) -> float:
+    """Seconds that a bar must last to bear its name."""
+    longest = sorted((row["seconds"] for rows in lanes.values() for row in rows), reverse=True)
+    return float(longest[_MOST_NAMES - 1]) if len(longest) > _MOST_NAMES else 0.0
+
+
+def _lane(one: OneStep, name: str, rows: Sequence[dict[str, Any]], least: float) -> Trace:
     return {
         "type": "bar",
         "orientation": "h",
@@ -63,7 +70,7 @@ def _lane(one: OneStep, name: str, rows: Sequence[dict[str, Any]]) -> Trace:
         "base": [_round((row["start_s"] - one.start_s) * 1e3) for row in rows],
         "x": [_round(row["seconds"] * 1e3) for row in rows],
         "customdata": [[label(row["name"]), label(f"{row['layer']}, {row['phase']}")] for row in rows],
-        "text": [short(row["name"], 24) for row in rows],
+        "text": [short(row["name"], 24) if row["seconds"] >= least else "" for row in rows],
         "textposition": "inside",
         "insidetextanchor": "middle",
         "textangle": 0,

@@ -38,8 +38,8 @@
   function choose(figure, place) {
     const choice = figure.choices[place];
     if (!choice) return figure;
-    const shows = new Set(choice.shows);
-    figure.data.forEach((trace, at) => { trace.visible = shows.has(at); });
+    // Only these go to Plotly: of a thousand layers, the others would take half a second to be left out.
+    figure.data = choice.shows.map((at) => ({ ...figure.data[at], visible: true }));
     figure.layout = { ...figure.layout, ...choice.layout };
     return figure;
   }
