@@ -194,10 +194,11 @@ def main() -> None:
     parser.add_argument("--keep", type=Path, help="a folder for the dashboard's runs, kept and used again")
     parser.add_argument("--only", choices=("reports", "dashboard"), help="one of the two tables")
     parser.add_argument("--screenshots", type=Path, metavar="FOLDER", help="write pictures of the pages here")
+    parser.add_argument("--run", type=Path, help="whose report is pictured as report*.png; else the demo's")
     given = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="laptime-pages-") as place:
         if given.screenshots:
-            for path in screenshots(given.screenshots, Path(place)):
+            for path in screenshots(given.screenshots, Path(place), given.run):
                 print(f"{path.name} {path.stat().st_size / 1e3:,.0f} kB")
             return
         if given.only != "dashboard":

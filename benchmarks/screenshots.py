@@ -36,16 +36,21 @@ class Shot:
     at: str = ""  # what is at its top
 
 
-def screenshots(folder: Path, workplace: Path) -> Iterator[Path]:
-    """Train the demo three times, then picture its report and the dashboard's pages; gives the files."""
-    folder = folder.resolve()
+def screenshots(folder: Path, workplace: Path, run: Path | None = None) -> Iterator[Path]:
+    """Train the demo three times, then picture its report and the dashboard's pages; gives the files.
+
+    The report of a given `run` is pictured as `report*.png`, that of the demo as `demo-report*.png`: a
+    caption that names the former must never come to stand above the latter.
+    """
+    folder, run = folder.resolve(), run.resolve() if run else None
     folder.mkdir(parents=True, exist_ok=True)
     with chdir(workplace):  # so that the pages tell of runs/demo, wherever that is
         for name, more in (("demo", ()), ("demo-again", ()), ("demo-short", ("--epochs", "2"))):
             _laptime("demo", "--out", f"runs/{name}", *more)
-        _laptime("report", "runs/demo", "--out", "report.html")
+        _laptime("report", str(run or "runs/demo"), "--out", "report.html")
         with serving(Path("runs")) as address, browser() as chromium:
-            for shot in _shots(Path("report.html").resolve().as_uri(), address):
+            reported = "report" if run else "demo-report"
+            for shot in _shots(reported, Path("report.html").resolve().as_uri(), address):
                 yield _take(shot, folder, chromium)
 
 
@@ -53,12 +58,12 @@ def _laptime(*arguments: str) -> None:
     subprocess.run([sys.executable, "-m", "laptime", *arguments], check=True, stdout=subprocess.DEVNULL)
 
 
-def _shots(report: str, address: str) -> list[Shot]:
+def _shots(name: str, report: str, address: str) -> list[Shot]:
     return [
-        Shot(name="report", address=report, height=1900),
-        Shot(name="report-layers", address=report, at="#layers", height=1500),
-        Shot(name="report-dark", address=report, scheme="dark", height=1100),
-        Shot(name="report-phone", address=report, width=390, height=1100),
+        Shot(name=name, address=report, height=1900),
+        Shot(name=f"{name}-layers", address=report, at="#layers", height=1500),
+        Shot(name=f"{name}-dark", address=report, scheme="dark", height=1100),
+        Shot(name=f"{name}-phone", address=report, width=390, height=1100),
         Shot(name="dashboard-runs", address=f"{address}/", waits=_FILLED, height=420),
         Shot(name="dashboard-run", address=f"{address}/runs/demo", height=1100),
         Shot(
