@@ -41,8 +41,13 @@ def books(found: Mapping[str, Any]) -> Figure | None:
         caption="Mean milliseconds of every account. They add up to the wall time; what no account explains "
         "would be drawn as `unexplained`.",
         traces=traces,
-        layout={"barmode": "stack", "xaxis": axis("ms"), "yaxis": {"automargin": True}},
-        height=150 + 60 * len(parts),
+        layout={
+            "barmode": "stack",
+            "xaxis": axis("ms"),
+            "yaxis": {"automargin": True},
+            "legend": {"orientation": "h", "x": 0, "y": 1.02, "yanchor": "bottom", "traceorder": "normal"},
+        },
+        height=160 + 60 * len(parts),
     )
 
 

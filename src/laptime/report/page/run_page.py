@@ -111,8 +111,11 @@ def tiles(found: Mapping[str, Any]) -> Iterator[Tile]:
         )
     cost = (found["recorder"]["overhead"] or {}).get("ratio")
     if cost is not None:
-        how = found["recorder"]["overhead"]["how"]
-        yield Tile(name="cost of layer marks", value=f"{(cost - 1) * 100:+.1f} %", note=how)
+        overhead = found["recorder"]["overhead"]
+        note = overhead["how"]
+        if note == "measured" and overhead["low"] is not None:
+            note += f", 95 %: {(overhead['low'] - 1) * 100:+.1f} to {(overhead['high'] - 1) * 100:+.1f} %"
+        yield Tile(name="cost of layer marks", value=f"{(cost - 1) * 100:+.1f} %", note=note)
     for key, name in (("top1", "top-1 accuracy"), ("loss", "loss")):
         for stage in ("validation", "train"):
             results = (found[stage] or {}).get("results") or {}
@@ -234,7 +237,7 @@ def ceiling(run: Run, workload: Workload) -> Ceiling | None:
         return None
     used = {one.dtype for one in workload.operations if one.flops}
     if (run.environment.get("device") or {}).get("tf32_convolutions") and any(
-        one.kind == "convolution" for one in workload.operations
+        one.kind.startswith("convolution") and one.dtype == "float32" for one in workload.operations
     ):
         used.add("tf32")  # in which cuDNN computes convolutions of float32
     offered = {dtype: peak for dtype, peak in peaks(device).items() if dtype in used}

@@ -115,7 +115,7 @@
     const columns = COLUMNS.filter(([, , has]) => !has || made.some(has));
     const head = make("tr");
     head.append(make("th", "device", { scope: "col" }));
-    if (found.baseline) head.append(make("th", "against as it is", { scope: "col", class: "number" }));
+    if (found.baseline) head.append(make("th", "change", { scope: "col", class: "number" }));
     for (const [title] of columns) head.append(make("th", title, { scope: "col", class: "number" }));
     for (const title of ["fits", "what holds it up", "how it is known"]) head.append(make("th", title, { scope: "col" }));
     const body = found.rows.map((row) => tableRow(found, row, columns, before, choose));
