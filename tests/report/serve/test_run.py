@@ -88,7 +88,7 @@ def test_a_mistake_of_ours_shows_no_traceback(serve, folder, monkeypatch):
 
     monkeypatch.setattr("laptime.report.page.run_page.run_page", fails)
     page = serve(folder, raise_server_exceptions=False).get("/runs/first")
-    assert page.status_code == 500
+    assert page.status_code == 200  # its head had been sent
     assert "ValueError" in page.text
     assert "inside" not in page.text
     assert page.headers["content-security-policy"]
@@ -178,3 +178,26 @@ def test_a_run_of_a_writer_that_resumed_shows_both_attempts(serve, tmp_path):
     add_steps(writer, range(2, 6), attempt=1)
     writer.close("finished", {})
     assert "taken twice after a resume" in serve(tmp_path / "runs").get("/runs/r").text
+
+
+def test_a_page_that_could_not_be_made_is_made_anew_when_asked_again(ask, monkeypatch):
+    from laptime.errors import DamagedRun
+    from laptime.report.page import run_page as drawing
+
+    def fails(*_, **__):
+        raise DamagedRun("it changes faster than it can be read; try again")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(drawing, "run_page", fails)
+        failed = ask("/runs/first")
+    assert "try again" in failed.text
+    again = ask("/runs/first", headers={"If-None-Match": failed.headers["etag"]})
+    assert again.status_code == 200
+    assert "Where a step goes" in again.text
+
+
+def test_the_head_of_a_page_is_sent_before_the_rest_is_made(ask):
+    page = ask("/runs/first").text
+    assert page.count("<!doctype html>") == 1
+    assert page.index('id="plotly"') < page.index("<body>") < page.index("Where a step goes")
+    assert page.rstrip().endswith("</html>")

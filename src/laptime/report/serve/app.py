@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import hashlib
+import logging
+from collections.abc import Iterator
 from pathlib import Path
 
 from starlette.applications import Starlette
 from starlette.convertors import StringConvertor, register_url_convertor
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
-from starlette.responses import JSONResponse, PlainTextResponse, Response
+from starlette.responses import JSONResponse, PlainTextResponse, Response, StreamingResponse
 from starlette.routing import Route
 from starlette.types import ASGIApp
 
@@ -69,6 +71,7 @@ class Dashboard:
         self._results = Results()
         self._listing = listing.Listing()
         self._pages = Kept()
+        self._failed: set[str] = set()  # states whose page could not be made
 
     def runs(self, request: Request) -> Response:
         """The list."""
@@ -98,9 +101,27 @@ class Dashboard:
         if entry.reason:
             return told(500, entry.name, entry.reason)
         seal = tag("run", [entry])
-        if _has(request, seal):
+        if _has(request, seal) and seal not in self._failed:
             return _unchanged(seal)
-        return _tagged(request, self._pages.get(seal, entry.name, lambda: _run_page(entry, seal)), seal)
+        load(entry.path)  # a damaged one is told with its status, before anything is sent
+        headers = {"ETag": seal, "Cache-Control": "no-cache"}
+        return StreamingResponse(self._opened(entry, seal), media_type="text/html", headers=headers)
+
+    def _opened(self, entry: Entry, seal: str) -> Iterator[bytes]:
+        """The page in two pieces: its head at once, so that a browser compiles Plotly meanwhile."""
+        opening = draw("opening.html", here="runs", title=f"{entry.name} · laptime", figures=True)
+        yield opening
+        try:
+            page = self._pages.get(seal, entry.name, lambda: _run_page(entry, seal))
+            self._failed.discard(seal)
+            yield page.removeprefix(opening)
+        except LaptimeError as error:  # perhaps of a part that was merged away: asked again, it is made anew
+            self._failed.add(seal)
+            yield draw("failed.html", reason=str(error))
+        except Exception as error:
+            self._failed.add(seal)
+            logging.getLogger("uvicorn.error").exception("the page of %s", one_line(entry.name))
+            yield draw("failed.html", reason=_mistake(error))
 
     def compare(self, request: Request) -> Response:
         """Several runs side by side; the first is what the others are measured by."""
@@ -215,5 +236,8 @@ def _failed(_: Request, error: Exception) -> Response:
 
 def _broken(_: Request, error: Exception) -> Response:
     """A mistake of ours: what happened goes to standard error, not into the page."""
-    reason = f"laptime itself failed ({type(error).__name__}); the terminal of `laptime serve` says where."
-    return told(500, "A mistake of laptime", reason)
+    return told(500, "A mistake of laptime", _mistake(error))
+
+
+def _mistake(error: Exception) -> str:
+    return f"laptime itself failed ({type(error).__name__}); the terminal of `laptime serve` says where."

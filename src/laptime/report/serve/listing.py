@@ -16,7 +16,7 @@ from laptime.store import Run
 from laptime.store.files import one_line
 
 DAMAGED = "damaged"
-PAGE = 1000  # rows of one page
+PAGE = 200  # rows of one page: a thousand take a browser half a second to lay out
 _LONGEST = 20_000  # letters of a configuration that are searched
 _DEEPEST = 12
 

@@ -19,7 +19,7 @@
     };
     for (const key of Object.keys(found)) {
       if (/^[xy]axis\d*$/.test(key)) {
-        found[key] = { gridcolor: grid, zerolinecolor: line, linecolor: line, automargin: true, ...found[key] };
+        found[key] = { gridcolor: grid, zerolinecolor: line, linecolor: line, ...found[key] };
       }
     }
     return found;
@@ -49,7 +49,13 @@
     return select ? Number(select.value) : 0;
   }
 
+  // In the dashboard Plotly is fetched and compiled while the server still makes the page.
+  const script = document.getElementById("plotly");
+  const ready = window.Plotly || !script ? Promise.resolve()
+    : new Promise((done) => { script.addEventListener("load", done); });
+
   async function draw(element) {
+    await ready;
     const name = element.dataset.figure;
     const figure = choose(read(name), chosen(name));
     // What a reader zoomed stays when the figure is drawn again, until another choice shows something else.
