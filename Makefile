@@ -21,7 +21,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check install -q
 # glibc otherwise returns and re-maps large blocks at every step: spread of CPU step times ±15 % instead of ±1 %.
 STEADY_MALLOC := MALLOC_MMAP_THRESHOLD_=268435456 MALLOC_TRIM_THRESHOLD_=268435456
 
-.PHONY: setup demo test test-slow test-gpu check docs format bench bench-train bench-pages clean help
+.PHONY: setup demo test browser test-slow test-gpu check docs format bench bench-train bench-pages clean help
 .DELETE_ON_ERROR:
 
 help: ## show what can be made
@@ -32,8 +32,17 @@ setup: $(STAMP) ## make .venv and install everything, pinned
 demo: $(STAMP) ## train a small network here and show where its time goes
 	$(BIN)/laptime demo
 
-test: $(STAMP) ## the test suite, about eight minutes on two cores
+test: $(STAMP) browser ## the test suite, about eight minutes on two cores
 	$(BIN)/python -m pytest -m "not slow and not gpu" $(PYTEST_ARGS)
+
+# Debian's Chromium, for the tests that look at pages; where it cannot be installed from here, they skip and say so.
+browser:
+	@if command -v chromium chromium-browser google-chrome >/dev/null; then :; \
+	elif [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
+	  echo "installing chromium, which the tests of the pages drive"; \
+	  apt-get update -q && DEBIAN_FRONTEND=noninteractive apt-get install -y -q chromium || \
+	    echo "chromium could not be installed: the tests of the pages will skip" >&2; \
+	fi
 
 test-slow: $(STAMP) ## the tests that take longer
 	$(BIN)/python -m pytest -m "slow and not gpu" $(PYTEST_ARGS); rc=$$?; [ $$rc = 5 ] || exit $$rc # 5: no slow test yet
