@@ -37,7 +37,7 @@ test: $(STAMP) browser ## the test suite, about eight minutes on two cores
 
 # Debian's Chromium, for the tests that look at pages; where it cannot be installed from here, they skip and say so.
 browser:
-	@if command -v chromium chromium-browser google-chrome >/dev/null; then :; \
+	@if command -v chromium >/dev/null || command -v chromium-browser >/dev/null || command -v google-chrome >/dev/null; then :; \
 	elif [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
 	  echo "installing chromium, which the tests of the pages drive"; \
 	  apt-get update -q && DEBIAN_FRONTEND=noninteractive apt-get install -y -q chromium || \
