@@ -134,6 +134,31 @@ def test_a_step_bound_by_the_device_takes_the_same_with_a_slower_host(calibratio
     assert slow.step_s == pytest.approx(fast.step_s, rel=1e-9)
 
 
+def test_an_update_that_waits_for_the_host_is_split_by_bytes_and_the_step_stays_as_long(calibration):
+    own = replace(calibration, host_us={"mm/float32": (20.0, 0.0), "elementwise/float32": (20.0, 0.0)})
+    pass_only = products(20)
+    updates = tuple(
+        replace(
+            pass_only.operations[0],
+            kind="optimizer",
+            phase=Phase.UPDATE,
+            layer=layer,
+            sizes={"params": size, "tensors": 1},
+            flops=0,
+            read=8 * size,
+            written=4 * size,
+        )
+        for layer, size in (("embedding", 1_000), ("lstm", 19_000))
+    )
+    training = replace(pass_only, mode="training", operations=(*pass_only.operations, *updates))
+    step = predict_step(prepare(training, own), Speed(device=hardware.device("h200"), calibration=own))
+    small, large = step.operations[-2:]
+    assert small.span_s + large.span_s > 10 * (small.device_s + large.device_s)  # it waits
+    assert large.span_s == pytest.approx(19 * small.span_s)
+    assert large.device_s == pytest.approx(19 * small.device_s)
+    assert sum(one.span_s for one in step.operations) == pytest.approx(step.step_s)
+
+
 def test_a_host_that_is_the_device_hands_nothing_over():
     alone = fit(swept(0.5), device="cpu", peaks=PEAKS, bandwidth=4.8e12, facts={"host": "device"})
     workload = products(1)
