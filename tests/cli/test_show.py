@@ -1,6 +1,7 @@
 import json
 import re
 
+from tests.report.views import losing
 from tests.store.samples import HOSTILE, a_finished_run
 
 from laptime.report import content
@@ -100,6 +101,15 @@ def test_a_folder_of_runs_is_one_table(laptime, tmp_path):
     document = json.loads(laptime("show", "rep", "rep/rep-1", "--json").stdout)
     assert [row["trial"] for row in document["groups"][0]["runs"]] == ["rep-1", "rep-2"]
     assert len(document["runs"]) == 1
+
+
+def test_a_loss_that_is_no_number_is_told_in_the_table_of_a_folder(laptime, tmp_path):
+    losing(tmp_path / "rep" / "lost")
+    a_finished_run(tmp_path / "rep" / "other", ["conv"])
+    text = laptime("show", "rep").stdout
+    assert re.search(r"lost +failed .* not finite +- ", text)
+    (lost, other) = json.loads(laptime("show", "rep", "--json").stdout)["groups"][0]["runs"]
+    assert (lost["train"]["not_finite"], other["train"]["not_finite"]) == (["loss"], [])
 
 
 def test_a_folder_without_runs_is_told_in_one_line(laptime, tmp_path):

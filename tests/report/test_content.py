@@ -62,7 +62,7 @@ def test_results_are_those_of_the_last_epoch_weighted_by_samples(tmp_path):
 
 def test_what_to_look_at_first_names_the_largest_layer_and_the_wait_for_data(rich):
     assert "block takes" in rich["look_first"][0]
-    assert "most of it in backward" in rich["look_first"][0]
+    assert "the largest part in backward" in rich["look_first"][0]  # half of it, and half is not most
     assert "20.0 % of a step goes to data_wait" in rich["look_first"][1]
     assert len(rich["look_first"]) <= 3
 
@@ -126,13 +126,31 @@ def test_host_time_in_every_step_is_of_a_step(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("kernels", "words"), [(None, "finding the layers"), ({"steps": [1]}, "kernel traces")]
+    ("kernels", "words"),
+    [(None, "2 steps have layer marks)"), ({"steps": [1]}, "layer marks, 1 step was kernel-traced)")],
 )
-def test_the_recorders_own_time_is_put_down_to_what_was_asked_of_it(tmp_path, kernels, words):
-    summary = {"kernels": kernels}
+def test_the_recorders_own_time_stands_beside_what_was_asked_of_it(tmp_path, kernels, words):
+    summary = {"kernels": kernels, "instrumented_steps": 2}
     found = a_run_of(tmp_path / "run", [0.0, 0.005, 0.005], account="instrument_s", summary=summary)
     (told,) = (one for one in found["look_first"] if "instrument" in one)
-    assert f"the recorder's own work, mostly {words}" in told
+    assert "the recorder's own work (the first steps find the layers, " in told
+    assert words in told
+
+
+def test_a_recorder_busy_in_many_steps_is_not_said_to_be_in_the_first_ones(tmp_path):
+    busy = [0.0, *([0.0, 0.0, 0.005] * 20)]
+    summary = {"instrumented_steps": 20}
+    found = a_run_of(tmp_path / "run", busy, account="instrument_s", summary=summary)
+    (told,) = (one for one in found["look_first"] if "instrument" in one)
+    assert "of 60 steps: the first steps find the layers, 20 steps have layer marks." in told
+
+
+def test_a_share_by_medians_is_of_a_typical_step_where_the_books_have_another(tmp_path):
+    found = a_run_of(tmp_path / "run", [0.0, *[0.01] * 15, *[0.2] * 5])
+    (told,) = (one for one in found["look_first"] if "host" in one)
+    assert told.startswith("50.0 % of a typical step goes to host, 85.2 % of the whole time: ")
+    (host,) = (one for one in found["train"]["accounts"] if one["account"] == "host")
+    assert round(host["share"], 3) == 0.852
 
 
 def test_a_log_is_said_to_hold_no_accounts(tmp_path):

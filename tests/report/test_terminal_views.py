@@ -239,3 +239,17 @@ def test_a_table_of_trials_fits_and_colours_how_each_ended(tmp_path):
         assert all(cell_len(line) <= width for line in trials(rows, width).plain.splitlines())
     styles = {str(span.style) for span in trials(rows, 100).spans}
     assert {"yellow", "red"} <= styles
+
+
+# -- words ---------------------------------------------------------------------------------------------------
+
+
+def test_a_layer_that_is_called_a_number_is_a_layer_within_a_sentence():
+    assert [words.called(name, "layer") for name in ("0", "1.2", "h.0", "conv")] == [
+        *("layer 0", "layer 1.2", "h.0", "conv")
+    ]
+
+
+def test_a_little_memory_is_not_none():
+    assert [words.memory(size) for size in (0, 2048, 3 * 2**20)] == ["0.0 MiB", "2.0 KiB", "3.0 MiB"]
+    assert [words.mebibytes(size) for size in (0, 2048, 3 * 2**20)] == ["0.0", "0.002", "3.0"]

@@ -8,7 +8,7 @@ from typing import Any
 from rich.text import Text
 
 from laptime.report import colours, columns, words
-from laptime.report.content import content
+from laptime.report.content import METRICS, content
 from laptime.store import Run
 
 
@@ -22,11 +22,13 @@ def _row(name: str, status: str, run: Run | None) -> dict[str, Any]:
     found = content(run) if run is not None else {}
     for stage in ("train", "validation"):
         part = found.get(stage) or {}
+        learned = part.get("results") or {}
         row[stage] = {
             "steps": part.get("steps"),
             "step_s": (part.get("wall_s") or {}).get("median"),
             "samples_per_s": part.get("samples_per_s"),
-            **{key: (part.get("results") or {}).get(key) for key in ("loss", "top1", "topn")},
+            **{key: learned.get(key) for key in METRICS},
+            "not_finite": [key for key in METRICS if key in learned and learned[key] is None],
         }
     return row
 
@@ -36,7 +38,8 @@ def table(rows: Sequence[dict[str, Any]], width: int = 100, *, title: str = "tri
 
     def cells(stage: str, key: str, write: Any) -> list[str]:
         values = [row[stage][key] for row in rows]
-        return [words.UNKNOWN if value is None else write(value) for value in values]
+        gone = ["not finite" if key in row[stage]["not_finite"] else words.UNKNOWN for row in rows]
+        return [other if value is None else write(value) for value, other in zip(values, gone, strict=True)]
 
     statuses = [row["status"] for row in rows]
     lines = columns.table(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from laptime.report.words import milliseconds, name, percent, plural
+from laptime.report.words import called, milliseconds, name, percent, plural
 
 # From these shares of a step on, an account that is no compute is worth a sentence.
 _WORTH: dict[str, float] = {
@@ -17,6 +17,7 @@ _WORTH: dict[str, float] = {
     "instrument": 0.05,
     "unexplained": 0.01,
 }
+_ALIKE = 0.02  # shares by medians and by means that differ by more are not one number
 _REMEDY: dict[str, str] = {
     "data_wait": "waiting for the next batch; more loader workers or cheaper decoding would shorten it",
     "copy": "copying batches to the device; pinned memory and non_blocking=True would hide it",
@@ -63,13 +64,16 @@ def _largest_layer(stage: Stage, unit: str) -> Iterator[str]:
     top = max(layers, key=lambda one: one["total_s"])
     phases = {phase: top[phase]["median"] for phase in ("forward", "backward", "update") if top[phase]}
     most = max(phases, key=lambda phase: phases[phase])
-    where = "" if len(phases) < 2 else f", most of it in {most}"
+    part = "most of it" if phases[most] > 0.5 * sum(phases.values()) else "the largest part"
+    where = "" if len(phases) < 2 else f", {part} in {most}"
     takes = (
-        f"{name(top['layer'])} takes {percent(top['share'])} of the compute, "
+        f"takes {percent(top['share'])} of the compute, "
         f"{milliseconds(top['total_s'])} of {milliseconds(whole)} ms{where}."
     )
-    even = len(layers) > 1 and top["share"] < 0.10
-    yield f"No {unit} stands out: {takes}" if even else f"{unit.capitalize()} {takes}"
+    if len(layers) > 1 and top["share"] < 0.10:
+        yield f"No {unit} stands out: {called(top['layer'], unit)} {takes}"
+    else:
+        yield f"{unit.capitalize()} {name(top['layer'])} {takes}"
 
 
 def _losses(stage: Stage, found: Mapping[str, Any]) -> Iterator[str]:
@@ -80,7 +84,7 @@ def _losses(stage: Stage, found: Mapping[str, Any]) -> Iterator[str]:
     worth = {account: share for account, share in typical.items() if share >= _WORTH.get(account, 2.0)}
     if worth:
         account = max(worth, key=lambda one: worth[one])
-        yield _in_every_step(account, percent(worth[account]), stage, found)
+        yield _in_every_step(account, worth[account], stage, found)
     rare = [
         one
         for one in stage["accounts"]
@@ -98,7 +102,8 @@ def _typical(account: Mapping[str, Any], stage: Stage) -> float:
     return float(account["seconds"]["median"] / wall) if account["seconds"] and wall else 0.0
 
 
-def _in_every_step(account: str, share: str, stage: Stage, found: Mapping[str, Any]) -> str:
+def _in_every_step(account: str, typical: float, stage: Stage, found: Mapping[str, Any]) -> str:
+    share = percent(typical)
     device = str((found["run"]["environment"].get("device") or {}).get("type", "cpu"))
     if account == "idle" and device == "cpu":
         return f"{share} of the traced steps passes between operators (idle): there is little work in each."
@@ -108,20 +113,31 @@ def _in_every_step(account: str, share: str, stage: Stage, found: Mapping[str, A
         )
     why = _REMEDY[account]
     if account == "instrument" and (found["kernels"] or stage["wall_s"]["noise"] == "too few"):
-        why += f", mostly {_recorder(found)}"
-    return f"{share} of a step goes to {account}: {why}."
+        why += f" ({_recorder(found)})"
+    of_all = next(float(one["share"] or 0.0) for one in stage["accounts"] if one["account"] == account)
+    if abs(of_all - typical) <= _ALIKE:
+        return f"{percent(of_all)} of a step goes to {account}: {why}."  # as the books have it
+    return f"{share} of a typical step goes to {account}, {percent(of_all)} of the whole time: {why}."
 
 
 def _in_a_few_steps(account: Mapping[str, Any], stage: Stage, found: Mapping[str, Any]) -> str:
     word = account["account"]
     why = _recorder(found) if word == "instrument" else _NOW_AND_THEN.get(word, _REMEDY[word])
-    steps = f"{account['half_in']} of {stage['wall_s']['count']} steps"
+    many = " of all ranks" if stage["ranks"] > 1 else ""
+    steps = f"{account['half_in']:,} of {account['seconds']['count']:,} steps{many}"
     return f"{percent(account['share'])} of the time goes to {word}, half of that in {steps}: {why}."
 
 
 def _recorder(found: Mapping[str, Any]) -> str:
-    """What the recorder spends time on in some steps and not in others."""
-    return "kernel traces" if found["kernels"] else "finding the layers, which the first steps do"
+    """What the recorder does in some steps and not in others. Which of that took the time is not known."""
+    marked = found["recorder"]["instrumented_steps"]
+    work = ["the first steps find the layers"]
+    if isinstance(marked, int) and marked:
+        work.append(f"{plural(marked, 'step')} {'has' if marked == 1 else 'have'} layer marks")
+    traced = (found["kernels"] or {}).get("steps") or ()
+    if traced:
+        work.append(f"{plural(len(traced), 'step')} {'was' if len(traced) == 1 else 'were'} kernel-traced")
+    return ", ".join(work)
 
 
 def _noise(stage: Stage) -> Iterator[str]:

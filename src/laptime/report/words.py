@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 
 from rich.cells import cell_len
@@ -24,6 +25,11 @@ _PLAIN: dict[str, str] = {
 def name(text: str) -> str:
     """A name on one line, whatever it holds."""
     return one_line(text) or "''"
+
+
+def called(layer: str, unit: str) -> str:
+    """A layer within a sentence: one that has a number for a name is `layer 0`, not `0`."""
+    return f"{unit} {name(layer)}" if not re.search(r"[^\W\d_]", layer) else name(layer)
 
 
 def digits(largest_s: float | None) -> int:
@@ -52,8 +58,15 @@ def _unsigned_zero(value: float, decimals: int) -> float:
 
 
 def mebibytes(size: float | None) -> str:
-    """Bytes as MiB."""
-    return UNKNOWN if size is None else f"{size / _MIB:,.1f}"
+    """Bytes as MiB; a little with two digits that count, since 0.0 would be nothing."""
+    if size is None:
+        return UNKNOWN
+    return f"{size / _MIB:,.1f}" if not size or size >= 0.1 * _MIB else f"{size / _MIB:.2g}"
+
+
+def memory(size: float) -> str:
+    """Bytes with the unit that suits them: `3.0 MiB`, `12.5 KiB`."""
+    return f"{size / _MIB:,.1f} MiB" if not size or size >= 0.1 * _MIB else f"{size / 1024:,.1f} KiB"
 
 
 def plural(count: int, noun: str) -> str:
