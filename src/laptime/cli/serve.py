@@ -34,7 +34,8 @@ def serve(
 ) -> None:
     """Show runs in a browser: a list to search, each run as it trains, comparisons, predictions.
 
-    Nothing is ever written, and no file of a run is handed out as it is. Ctrl-C ends it.
+    Nothing is ever written, and no file of a run is handed out as it is. Links to folders are not followed: a
+    run that is one is not listed. Ctrl-C ends it.
     """
     if not runs.is_dir():
         fail(f"{runs} is not a folder; give the one that holds your runs, or record some with `laptime demo`")
@@ -49,10 +50,18 @@ def serve(
         raise MissingExtra(error.name, "serve") from None
     if not public and not guard.is_loopback(host):
         wrong("--host", f"{host} can be reached from other machines; add --public, which asks for a token")
-    token = guard.Token(os.environ.get(_TOKEN) or secrets.token_urlsafe(24)) if public else None
+    own = os.environ.get(_TOKEN) or ""
+    if public and own and len(own.strip()) < guard.SHORTEST:
+        fail(
+            f"{_TOKEN} is easily guessed; give {guard.SHORTEST} letters or more, or unset it for a made-up one"
+        )
+    token = guard.Token(own or secrets.token_urlsafe(24)) if public else None
     place = running.open_place(host, port)
-    made_up = token if not os.environ.get(_TOKEN) else None  # the user's own is theirs to keep
-    _tell(place.url(made_up), runs, as_json=as_json, public=public)
+    _tell(
+        place.url(None if own else token), runs, as_json=as_json, public=public
+    )  # their own is theirs to keep
+    if public and own:
+        say(f"laptime: put ?token= and the value of {_TOKEN} after it; a browser is asked once")
     if browser:
         import webbrowser
 

@@ -60,6 +60,7 @@ def test_the_address_is_printed_and_answers_until_control_c(folder):
 def test_a_public_dashboard_prints_a_token_and_asks_for_it(folder):
     with running(folder, "--json", "--public", "--host", "0.0.0.0", LAPTIME_TOKEN="") as process:
         told = json.loads(process.stdout.readline())["url"]
+        assert "0.0.0.0" not in told  # which no browser opens
         port = told.split(":")[2].split("/")[0]
         secret = told.split("?token=")[1]
         assert len(secret) > 30
@@ -79,6 +80,15 @@ def test_an_address_that_others_reach_needs_public(folder):
     done = invoked(folder, "--host", "0.0.0.0")
     assert done.exit_code == 2
     assert "--public" in done.stderr
+
+
+@pytest.mark.parametrize("token", ["a", " ", "fifteen letters", " " * 20])
+def test_a_token_that_is_guessed_is_refused(folder, monkeypatch, token):
+    monkeypatch.setenv("LAPTIME_TOKEN", token)
+    done = invoked(folder, "--public", "--port", "0")
+    assert done.exit_code == 1
+    assert "16 letters or more" in done.stderr
+    assert done.stderr.count("\n") == 1
 
 
 def test_a_taken_port_names_the_option(folder):

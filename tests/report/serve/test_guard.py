@@ -60,7 +60,7 @@ def test_loopback_addresses_are_told_from_others():
 
 def test_without_the_token_nothing_is_shown(serve, folder):
     client = serve(folder, token=TOKEN)
-    for address in ("/", "/runs/first", "/static/x/page.js", "/healthz", "/api/predict", "/none"):
+    for address in ("/", "/runs/first", "/static/x/page.js", "/api/predict", "/none", "/healthz/"):
         answer = client.get(address)
         assert answer.status_code == 401
         assert "first" not in answer.text
@@ -85,6 +85,22 @@ def test_a_token_in_the_address_becomes_a_cookie_and_leaves_the_address(serve, f
     assert "SameSite=lax" in cookie
     assert "horse" not in cookie
     assert client.get("/").status_code == 200  # which holds the cookie now
+
+
+def test_that_it_answers_is_told_without_a_token(serve, folder):
+    assert serve(folder, token=TOKEN).get("/healthz").text == "ok"
+
+
+def test_an_old_token_in_a_bookmark_does_not_lock_out_who_holds_the_cookie(serve, folder):
+    client = serve(folder, token=TOKEN)
+    client.get("/", params={"token": TOKEN})
+    answer = client.get("/", params={"token": "of yesterday", "q": "a"})
+    assert (answer.status_code, answer.headers["location"]) == (303, "/?q=a")
+    assert client.get("/?q=a").status_code == 200
+
+
+def test_who_has_no_token_is_told_where_it_stands(serve, folder):
+    assert "LAPTIME_TOKEN" in serve(folder, token=TOKEN).get("/").text
 
 
 def test_a_token_opens_a_program_too(serve, folder):

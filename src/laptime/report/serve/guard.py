@@ -31,6 +31,8 @@ HEADERS = {
 }
 _LOOPBACK_HOST = re.compile(r"(localhost|127(\.\d{1,3}){3}|\[::1\])(:\d{1,5})?", re.IGNORECASE)
 _METHODS = ("GET", "HEAD")
+_OPEN = "/healthz"  # whoever watches over servers asks there; it tells nothing but that it answers
+SHORTEST = 16  # letters of a token that someone chose
 
 Told = Callable[[int, str, str], Response]  # an error's page, from its status, its title and one line
 
@@ -111,14 +113,16 @@ class Guard:
             return self._told(
                 400, "Another name", "This server answers to localhost alone; open it by that name."
             )
-        return self._without_token(scope, headers, self._token)
+        return None if scope["path"] == _OPEN else self._without_token(scope, headers, self._token)
 
     def _without_token(self, scope: Scope, headers: Headers, token: Token) -> Response | None:
         port = (scope.get("server") or ("", 0))[1]
         cookie = f"laptime-{port}"  # a browser does not tell ports apart
         query = parse_qsl(scope["query_string"].decode("latin-1"), keep_blank_values=True)
         given = [value for key, value in query if key == "token"]
-        if given and token.is_given(given[0].encode("utf-8", "replace")):
+        known = token.opens(headers, cookie)
+        if given and (known or token.is_given(given[0].encode("utf-8", "replace"))):
+            # Known already: a bookmark may hold the token of an earlier server.
             rest = urlencode([(key, value) for key, value in query if key != "token"])
             place = "/" + quote(scope["path"].lstrip("/"))  # two slashes would name another machine
             answer: Response = RedirectResponse(place + (f"?{rest}" if rest else ""), status_code=303)
@@ -126,12 +130,13 @@ class Guard:
             # nothing here, and no other site can read an answer.
             answer.set_cookie(cookie, token.kept, httponly=True, samesite="lax", path="/")
             return answer
-        if not given and token.opens(headers, cookie):
+        if known:
             return None
         answer = self._told(
             401,
             "A token is needed",
-            "Open the whole address that `laptime serve` printed, with its token, or ask whoever started it.",
+            "Open the whole address that `laptime serve` printed; where LAPTIME_TOKEN was set, put ?token= "
+            "and its value after the address, or ask whoever started it.",
         )
         answer.headers["WWW-Authenticate"] = "Bearer"
         return answer

@@ -6,6 +6,7 @@ import errno
 import socket
 from contextlib import suppress
 from dataclasses import dataclass
+from ipaddress import ip_address
 from threading import Thread
 from urllib.parse import quote
 
@@ -29,9 +30,24 @@ class Place:
 
     def url(self, token: Token | None = None) -> str:
         """The address to open; with a token it is a secret itself."""
-        host = f"[{self.host}]" if ":" in self.host else self.host
+        reached = _reached(self.host)
+        host = f"[{reached}]" if ":" in reached else reached
         ending = f"?token={quote(token.secret, safe='')}" if token is not None else ""
         return f"http://{host}:{self.port}/{ending}"
+
+
+def _reached(host: str) -> str:
+    """By what others reach a host; every address at once (0.0.0.0) is none that a browser opens."""
+    try:
+        if not ip_address(host).is_unspecified:
+            return host
+    except ValueError:  # a name
+        return host
+    family, elsewhere = (socket.AF_INET6, "2001:db8::1") if ":" in host else (socket.AF_INET, "192.0.2.1")
+    with suppress(OSError), socket.socket(family, socket.SOCK_DGRAM) as asked:
+        asked.connect((elsewhere, 9))  # sends nothing; it only chooses the way there, and so our address
+        return str(asked.getsockname()[0])
+    return socket.gethostname()
 
 
 def open_place(host: str, port: int) -> Place:
