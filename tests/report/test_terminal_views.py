@@ -2,19 +2,21 @@
 
 import re
 
+import numpy as np
 import pytest
 from rich.cells import cell_len
 from tests.report.samples import a_rich_run
 from tests.report.views import kinds, shown
-from tests.store.samples import a_finished_run
+from tests.store.samples import a_finished_run, a_layer_time, a_network, a_step, start
 
-from laptime.record import ACCOUNTS
-from laptime.report import content, words
+from laptime.record import ACCOUNTS, Phase, Stage
+from laptime.report import content, tables, words
 from laptime.report.columns import Column, paragraph, shortened, stretched, table
 from laptime.report.devices import device_columns
 from laptime.report.experiment import results
 from laptime.report.experiment import table as trials
-from laptime.store import load
+from laptime.report.series import series
+from laptime.store import load, schema
 
 WIDTHS = (40, 60, 80, 100, 140)
 
@@ -192,7 +194,7 @@ def test_too_few_steps_make_no_line_but_tell_their_loss(every_kind):
 def test_the_most_memory_is_told_with_its_layer(rich):
     assert "most memory allocated: 3.0 MiB, while" in shown(rich)
     rich["run"]["environment"]["device"] = {"type": "cuda", "memory_bytes": 2**30}
-    assert "most memory allocated: 3.0 of 1,024.0 MiB, while" in shown(rich)
+    assert "most memory allocated: 3.0 MiB of 1,024.0 MiB, while" in shown(rich)
 
 
 # -- plain characters ----------------------------------------------------------------------------------------
@@ -239,6 +241,72 @@ def test_a_table_of_trials_fits_and_colours_how_each_ended(tmp_path):
         assert all(cell_len(line) <= width for line in trials(rows, width).plain.splitlines())
     styles = {str(span.style) for span in trials(rows, 100).spans}
     assert {"yellow", "red"} <= styles
+
+
+# -- which steps ---------------------------------------------------------------------------------------------
+
+
+def took(number, seconds, **more):
+    """A step whose time is all in its forward pass."""
+    others = dict.fromkeys(("backward_s", "update_s", "host_s", "unexplained_s"), 0.0)
+    return a_step(number, wall_s=seconds, forward_s=seconds, **others, **more)
+
+
+def of_marked(path, marked, *, seconds=0.004):
+    """Ten steps of 10 ms, one of 100 ms, layer times of some of them."""
+    writer = start(path)
+    writer.network(a_network(["0"]))
+    walls = [0.01] * 10 + [0.1]
+    steps = [took(n, wall, instrumented=n in marked) for n, wall in enumerate(walls)]
+    writer.append("steps", schema.steps.table(steps))
+    rows = [a_layer_time(n, "0", phase, seconds=seconds) for n in marked for phase in Phase]
+    writer.append("layers", schema.layers.table(rows))
+    writer.close("finished", {})
+    return content(load(path))
+
+
+def test_the_table_of_layers_says_how_many_steps_it_is_from(tmp_path):
+    told = tables.marked_steps(of_marked(tmp_path / "run", [0, 2, 5], seconds=0.001)["train"], "layer")
+    assert told == "layer times are medians over 2 of 10 steps, those with layer marks"
+    assert tables.marked_steps(of_marked(tmp_path / "all", range(11), seconds=0.001)["train"], "layer") == ""
+
+
+def test_layers_that_took_longer_than_a_step_are_said_to(tmp_path):
+    found = of_marked(tmp_path / "run", [2, 5])
+    told = tables.marked_steps(found["train"], "layer")
+    assert "add up to 12.0 ms, more than the 10.0 ms of a median step" in told
+    assert "12.0 of 12.0 ms in steps with layer marks" in found["look_first"][0]
+
+
+def test_layers_of_the_first_step_alone_are_said_to_be(tmp_path):
+    found = of_marked(tmp_path / "run", [0])
+    assert "layer times are of the first step alone" in shown(found, 140)
+
+
+def test_a_mean_far_from_the_median_stands_beside_it(tmp_path):
+    assert "10.0 ms each (half 10.0 to 10.0: steady) · 19.0 ms on average" in shown(
+        of_marked(tmp_path / "run", [2]), 140
+    )
+
+
+def test_a_run_has_one_median_step_however_many_ranks_took_it(tmp_path):
+    writer = start(tmp_path / "run")
+    for rank, walls in enumerate(([0.01, 0.010, 0.016, 0.016], [0.01, 0.012, 0.012, 0.014])):
+        rows = [took(number, wall, rank=rank) for number, wall in enumerate(walls)]
+        writer.append("steps", schema.steps.table(rows))
+    writer.close("finished", {})
+    run = load(tmp_path / "run")
+    wall = content(run)["train"]["wall_s"]
+    timed = series(run, Stage.TRAIN)
+    assert (wall["count"], wall["median"]) == (3, pytest.approx(0.014))
+    assert wall["median"] == pytest.approx(float(np.median(timed.wall_s)))
+
+
+def test_phases_without_room_are_named_and_so_is_no_footnote_of_theirs(rich):
+    text = " ".join(shown(rich, 40).split())
+    assert "no room for forward, backward, update: a wider terminal or --json has them" in text
+    assert "* allocated" not in text
+    assert "no room" not in shown(rich, 100)
 
 
 # -- words ---------------------------------------------------------------------------------------------------

@@ -12,10 +12,11 @@ from typing import Any
 import numpy as np
 import pyarrow.compute as pc
 
-from laptime.record import Account, How, Layer, Phase, Stage, Statistics
+from laptime.record import Account, How, Layer, Phase, Stage, Statistics, summarize
 from laptime.record.layers import LOSS_UNIT, OTHER_UNIT
 from laptime.report.devices import by_device
 from laptime.report.findings import look_first
+from laptime.report.forms import formed, sound
 from laptime.report.series import series
 from laptime.report.sparkline import course
 from laptime.report.words import mebibytes, plural
@@ -30,6 +31,7 @@ PSEUDO = (LOSS_UNIT, OTHER_UNIT)
 
 def content(run: Run) -> dict[str, Any]:
     """`run`, `train`, `validation`, `recorder`, `kernels`, `lost`, `notes`, `look_first`: all there is."""
+    run = sound(run)
     found: dict[str, Any] = {"run": _facts(run)}
     for stage in Stage:
         found[stage.value] = _stage(run, stage)
@@ -40,7 +42,7 @@ def content(run: Run) -> dict[str, Any]:
     told = run.summary.get("notes") or []
     found["notes"] = [*_status_notes(run), *gone, *_repeated(run), *_exchanged(run), *told]
     found = plain(found)
-    found["look_first"] = look_first(found)
+    found["look_first"] = [] if "steps" in lost else look_first(found)  # the notes say that they are gone
     return found
 
 
@@ -74,7 +76,7 @@ def _unit(run: Run) -> str:
 def _lost(run: Run) -> dict[str, str]:
     """Tables that the summary tells of and whose folder no longer has a row; what was in each."""
     steps = run.summary.get("steps")
-    counted = sum(steps.values()) if isinstance(steps, dict) else 0
+    counted = sum(steps.get(stage) or 0 for stage in Stage) if steps else 0
     told = {"steps": f"{counted} steps were"} if counted else {}
     if run.summary.get("named_share") is not None:  # which is of layer rows alone
         told["layers"] = "layer times were"
@@ -103,9 +105,10 @@ def _exchanged(run: Run) -> list[str]:
     each = [one for one in found.values() if isinstance(one, Mapping) and one.get("seconds") is not None]
     if not each:
         return []
-    size, exposed, overlapped = (
-        sum(one[key] for one in each) / len(each) for key in ("bytes", "exposed_s", "overlapped_s")
-    )
+    keys = ("bytes", "exposed_s", "overlapped_s")
+    if not all(formed(one.get(key), float) is not None for one in each for key in keys):
+        return []
+    size, exposed, overlapped = (sum(one[key] for one in each) / len(each) for key in keys)
     times = f"{exposed:.3g} s exposed, {overlapped:.3g} s overlapped with the backward pass"
     return [f"each rank exchanged {mebibytes(size)} MiB of gradients: {times}"]
 
@@ -128,7 +131,7 @@ def _stage(run: Run, stage: Stage) -> dict[str, Any] | None:
         "steps": int(np.count_nonzero(table["rank"].to_numpy() == pc.min(table["rank"]).as_py())),
         "ranks": len(timed.devices),
         "skipped": accounts.skipped,
-        "wall_s": statistics(accounts.wall),
+        "wall_s": statistics(summarize(timed.wall_s)),  # of a step, however many ranks took it together
         "samples_per_s": timed.samples_per_s,
         "results": last_epoch(table),
         "course": course(run, stage, timed.wall_s),
@@ -148,6 +151,7 @@ def _stage(run: Run, stage: Stage) -> dict[str, Any] | None:
         "named_share": (compute - other) / compute if compute else None,
         "layers": [_layer(layer, described.get(layer.layer), hows) for layer in layers],
         "layers_traced": layers.traced,
+        "layers_first": accounts.skipped > layers.skipped,  # no step but the first, which warms up, had marks
         "layers_by_device": _by_device(run, stage) if len(timed.devices) > 1 else [],
     }
 

@@ -66,9 +66,10 @@ def _largest_layer(stage: Stage, unit: str) -> Iterator[str]:
     most = max(phases, key=lambda phase: phases[phase])
     part = "most of it" if phases[most] > 0.5 * sum(phases.values()) else "the largest part"
     where = "" if len(phases) < 2 else f", {part} in {most}"
+    slower = stage["wall_s"] and whole > stage["wall_s"]["median"]  # than a step, of which they are part
     takes = (
-        f"takes {percent(top['share'])} of the compute, "
-        f"{milliseconds(top['total_s'])} of {milliseconds(whole)} ms{where}."
+        f"takes {percent(top['share'])} of the compute, {milliseconds(top['total_s'])} of "
+        f"{milliseconds(whole)} ms{' in steps with layer marks' if slower else ''}{where}."
     )
     if len(layers) > 1 and top["share"] < 0.10:
         yield f"No {unit} stands out: {called(top['layer'], unit)} {takes}"

@@ -8,7 +8,7 @@ from typing import Any
 from rich.text import Text
 
 from laptime.report import colours, words
-from laptime.report.columns import GAP, Column, fitting, stretched, table
+from laptime.report.columns import GAP, Column, fitting, left_out, paragraph, stretched, table
 from laptime.report.order import BY_TIME, largest
 
 TOP_LAYERS = 15
@@ -87,8 +87,30 @@ def layers(
     least, most_cells = (_NARROW[1] if width < _NARROW[0] else _LAYER_BAR[0]), _LAYER_BAR[1]
     columns = stretched(lambda bar: make.every(width, bar), width, least=least, most=most_cells)
     lines = table(columns, width)
-    barred = any(column.words and not column.title for column in fitting(columns, width))
-    return [*lines, *_bar_legend(part["layers"])] if barred else lines
+    if any(column.words and not column.title for column in fitting(columns, width)):
+        lines += _bar_legend(part["layers"])
+    gone = [title.rstrip("*") for title in left_out(columns, width) if title.startswith(_PHASES)]
+    if gone:
+        lines += paragraph(f"no room for {', '.join(gone)}: a wider terminal or --json has them", width)
+    return lines
+
+
+def marked_steps(part: Mapping[str, Any], unit: str) -> str:
+    """Which steps the layers' times are from, and whether these took longer; empty where it is all."""
+    counts = [one[phase]["count"] for one in part["layers"] for phase in _PHASES if one[phase]]
+    wall = part["wall_s"]
+    if not counts or not wall:
+        return ""
+    if part["layers_first"]:
+        return f"{unit} times are of the first step alone, which warms up: no other one had layer marks"
+    steps = wall["count"]
+    marked = min(steps, round(max(counts) / part["ranks"]))
+    told = f"{unit} times are medians over {marked:,} of {steps:,} steps, those with layer marks"
+    compute = sum(one["total_s"] or 0.0 for one in part["layers"])
+    if compute > wall["median"] > 0:
+        longer = f"{words.milliseconds(compute)} ms, more than the {words.milliseconds(wall['median'])} ms"
+        return f"{told}; they add up to {longer} of a median step: trust the shares, not the milliseconds"
+    return told if marked < steps else ""
 
 
 def _bar_legend(every: Sequence[Layer]) -> Iterator[Text]:

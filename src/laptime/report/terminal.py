@@ -22,6 +22,7 @@ _INDENT = 2
 _WIDEST = 140  # nothing here needs more, and longer lines are hard to follow
 _NARROWEST_LINE = 16  # of blocks over time, before its words move to a line of their own
 _FEWEST = 4  # steps that make a line over time
+_FAR_APART = 1.2  # a mean and a median
 _COMPARABLE = 0.5  # beyond, the traced and the untraced steps were not the same work on the same machine
 
 
@@ -145,8 +146,12 @@ def _layers(
     unit, order = run["unit"], ORDERS[possible(part["layers"], sort)]
     title = f"{unit.capitalize()}s of a {step_of(part['noun'])}, in ms, {order}"
     yield from paragraph(title, width, style="bold")
-    yield from tables.layers(part, width, most=most, unit=unit, sort=sort)
-    for line in (*_legend(part), *_memory(part, run)):
+    if told := tables.marked_steps(part, unit):
+        yield from paragraph(told, width, style="dim")
+    lines = tables.layers(part, width, most=most, unit=unit, sort=sort)
+    yield from lines
+    starred = any("*" in line.plain for line in lines[:1])  # the head: not where its column had no room
+    for line in (*_legend(part, starred=starred), *_memory(part, run)):
         yield from paragraph(line, width, style="dim")
     names = [one["layer"] for one in largest(part["layers"], sort, most)[0]]
     rows = like(part["layers_by_device"], names)
@@ -197,7 +202,14 @@ def _pace(part: Mapping[str, Any]) -> list[str]:
     if not wall["mean"]:  # lines of a log that say no time
         return [*pace, "how long they took is not known"]
     pace.append(f"{words.milliseconds(wall['median'])} ms each (half {low} to {high}: {wall['noise']})")
+    if unlike_mean(wall):
+        pace.append(f"{words.milliseconds(wall['mean'])} ms on average")
     return pace + ([f"{part['samples_per_s']:,.0f} samples/s"] if part["samples_per_s"] else [])
+
+
+def unlike_mean(wall: Mapping[str, Any]) -> bool:
+    """Whether the mean step, which samples a second come from, is far from the median one."""
+    return bool(wall["median"]) and not 1 / _FAR_APART <= wall["mean"] / wall["median"] <= _FAR_APART
 
 
 def _shares(part: Mapping[str, Any]) -> str:
@@ -220,11 +232,8 @@ def _beside(part: Mapping[str, Any], *, explain: bool) -> Iterator[str]:
             yield f"{steps}: {median} ms {one['account']}, {words.percent(one['share'])} of that time"
 
 
-def _legend(part: Mapping[str, Any]) -> Iterator[str]:
-    phases = [
-        one[phase] for one in part["layers"] for phase in ("forward", "backward", "update") if one[phase]
-    ]
-    if any(phase["how"] == "allocated" for phase in phases):
+def _legend(part: Mapping[str, Any], *, starred: bool) -> Iterator[str]:
+    if starred:
         yield "* allocated: the optimizer's time, split by parameter bytes"
     if part["layers_traced"]:
         yield "every step was kernel-traced: the times include the tracer's cost"
@@ -239,9 +248,9 @@ def _memory(part: Mapping[str, Any], run: Mapping[str, Any]) -> Iterator[str]:
         top = max(known, key=lambda one: one["memory_bytes"])
         device = run["environment"].get("device") or {}
         size = device.get("memory_bytes") if device.get("type") == "cuda" else None
-        whole = f" of {words.mebibytes(size)}" if size else ""
-        peak = words.mebibytes(top["memory_bytes"])
-        yield f"most memory allocated: {peak}{whole} MiB, while {words.name(top['layer'])} ran"
+        whole = f" of {words.memory(size)}" if size else ""
+        peak = words.memory(top["memory_bytes"])
+        yield f"most memory allocated: {peak}{whole}, while {words.called(top['layer'], run['unit'])} ran"
 
 
 def recorder(found: Mapping[str, Any]) -> Iterator[str]:

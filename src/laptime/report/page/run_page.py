@@ -24,7 +24,8 @@ from laptime.report.figures.treemap import treemap
 from laptime.report.one_step import OneStep, typical_step
 from laptime.report.page.page import Page, Section, Tile
 from laptime.report.page.run_tables import accounts_table, facts_tables, layers_table
-from laptime.report.terminal import recorder
+from laptime.report.tables import marked_steps
+from laptime.report.terminal import recorder, unlike_mean
 from laptime.store import Run
 from laptime.store.files import one_line
 from laptime.workload import Workload
@@ -94,11 +95,12 @@ def tiles(found: Mapping[str, Any]) -> Iterator[Tile]:
         yield Tile(
             name=f"{part['noun'] or 'a'} step",
             value=f"{words.milliseconds(wall['median'])} ms",
-            note=half,
+            note=f"{half}; mean {words.milliseconds(wall['mean'])} ms" if unlike_mean(wall) else half,
             tone=_TONES.get(wall["noise"], ""),
         )
     if part["samples_per_s"]:
-        yield Tile(name="samples a second", value=f"{part['samples_per_s']:,.0f}")
+        mean = f"by the mean step, {words.milliseconds(wall['mean'])} ms" if unlike_mean(wall) else ""
+        yield Tile(name="samples a second", value=f"{part['samples_per_s']:,.0f}", note=mean)
     ranks = f" on {part['ranks']} ranks" if part["ranks"] > 1 else ""
     yield Tile(name="steps", value=f"{part['steps']:,}", note=f"{part['noun']}{ranks}".strip())
     if part["accounted"]:
@@ -176,6 +178,7 @@ def _layers(found: Mapping[str, Any], run: Run) -> Section:
     return Section(
         name="layers",
         title=f"{unit.capitalize()}s",
+        sentences=list(_marked(part, unit)),
         figures=_kept(
             layers.layers_together(part, unit),
             layers.forward_against_backward(part, unit),
@@ -183,6 +186,11 @@ def _layers(found: Mapping[str, Any], run: Run) -> Section:
         ),
         tables=[layers_table(part, unit)],
     )
+
+
+def _marked(part: Mapping[str, Any], unit: str) -> Iterator[str]:
+    if told := marked_steps(part, unit):
+        yield f"{told[0].upper()}{told[1:]}."
 
 
 def _iterations(found: Mapping[str, Any], seen: Digest) -> Section:
