@@ -64,6 +64,50 @@ def test_layers_that_only_one_side_has_are_named(laptime, both):
     assert found["layer_error"] > 0.5
 
 
+def test_what_is_no_layer_is_not_in_the_error_of_layers_and_is_shown(laptime, both):
+    a_run(both / "waited", times=lambda layer, phase, seconds: 1.5 * seconds, rest_s=0.002)
+    document = json.loads((both / "predicted.json").read_text())
+    host = next(one for one in document["predictions"][0]["layer_times"] if one["layer"] == "(host)")
+    host["forward_s"] = 0.1  # many times what all layers take
+    (both / "predicted.json").write_text(json.dumps(document))
+    found = json.loads(laptime("compare", "waited", "predicted.json", "--json").stdout)
+    assert found["layer_error"] == pytest.approx(1 / 3)
+    assert found["phases"][0]["error"] == pytest.approx(-1 / 3)
+    row = next(one for one in found["layers"] if one["layer"] == "(host)")
+    assert row["total"]["measured"] == pytest.approx(0.002)
+    assert row["total"]["error"] == pytest.approx(49)
+    shown = " ".join(laptime("compare", "waited", "predicted.json").stdout.split())
+    assert "(host), Python between the phases, is no layer: 100 ms predicted, 2 ms measured" in shown
+
+
+@pytest.mark.parametrize("name", ["AMD EPYC", ""])
+def test_a_run_on_a_cpu_condemns_no_prediction_for_a_gpu(laptime, both, name):
+    a_run(both / "here", environment={"device": {"type": "cpu", "name": name}})
+    found = json.loads(laptime("compare", "here", "predicted.json", "--json").stdout)
+    assert found["same_device"] is False
+    assert found["step"]["ratio"] == pytest.approx(1)
+    cells = [found["step"], *found["phases"], *(row["total"] for row in found["layers"])]
+    assert {one["error"] for one in cells} == {found["layer_error"]} == {found["step"]["inside"]} == {None}
+    assert "is not known" not in " ".join(found["notes"])
+    shown = laptime("compare", "here", "predicted.json").stdout
+    assert "no error of the prediction" in " ".join(shown.split())
+    assert " off" not in shown
+    assert " 1x" in shown
+
+
+def test_a_gpu_that_nobody_knows_may_be_the_predicted_one(laptime, both):
+    a_run(both / "there", environment={"device": {"type": "cuda", "name": "NVIDIA Q1"}})
+    found = json.loads(laptime("compare", "there", "predicted.json", "--json").stdout)
+    assert found["same_device"] is None
+    assert "whether NVIDIA Q1 is h200 is not known" in found["notes"]
+
+
+def test_a_device_told_in_an_odd_way_is_not_known(laptime, both):
+    a_run(both / "odd", environment={"device": "AMD"})
+    found = json.loads(laptime("compare", "odd", "predicted.json", "--json").stdout)
+    assert found["same_device"] is None
+
+
 def test_another_device_is_noted(laptime, both):
     save(laptime, both / "h100.json", "--device", "h100-sxm")
     text = (both / "h100.json").read_text()

@@ -195,8 +195,9 @@ def test_a_file_that_is_no_prediction_is_refused_in_one_line(tmp_path, text):
 
 
 def cell(measured, predicted):
-    error = predicted / measured - 1 if measured and predicted is not None else None
-    return {"measured": measured, "predicted": predicted, "error": error}
+    ratio = predicted / measured if measured and predicted is not None else None
+    error = None if ratio is None else ratio - 1
+    return {"measured": measured, "predicted": predicted, "ratio": ratio, "error": error}
 
 
 def a_layer(name, measured, predicted):
@@ -208,6 +209,7 @@ def a_layer(name, measured, predicted):
 
 def beside(layers):
     return {
+        "same_device": True,
         "run": {"id": "1", "path": "runs/one", "device": "NVIDIA H200", "steps": 40},
         "prediction": {"path": "p.json", "network": "wide", "device": "h200", "batch": 64}
         | {"mode": "training", "basis": "calibration of h200"},
@@ -228,6 +230,20 @@ def test_layers_stand_measured_beside_predicted_with_their_error():
     assert tiles(page)["off by"].value == "+20.0 %"
     assert [row["off"] for row in table(page, "layers")] == ["+25 %", "-50 %"]
     assert table(page, "phases")[-1]["phase"] == "step"
+
+
+def test_beside_a_run_on_another_device_a_ratio_stands_and_nothing_is_called_off():
+    layer = a_layer("conv", 0.004, 0.001)
+    found = beside([layer]) | {"same_device": False, "layer_error": None}
+    for one in (found["step"], layer["total"], *found["phases"]):
+        one["error"] = None
+    page = check(beside_page(found))
+    assert tiles(page)["predicted over measured"].value == "1.2x"
+    assert "off by" not in tiles(page)
+    assert {one.tone for one in page.tiles} == {""}
+    assert [row["ratio"] for row in table(page, "layers")] == ["0.25x"]
+    assert "layer-errors" not in figures(page)
+    assert "no error of the prediction" in page.sections[0].bullets[0]
 
 
 def test_layers_that_one_side_lacks_are_left_blank():

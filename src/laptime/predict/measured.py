@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -43,6 +44,7 @@ class MeasuredStep:
     batch: float | None  # samples of one rank in a typical step
     step_s: Statistics
     layers: Mapping[tuple[str, Phase], LayerMedian]  # the loss under "", as in a prediction
+    host_s: float = 0.0  # Python between the phases, which is no layer's
 
     def phase_s(self, phase: Phase) -> float:
         """All layers together."""
@@ -73,26 +75,28 @@ def measured_step(run: Run) -> MeasuredStep:
         raise PredictionError(f"the run at {shown} was recorded without layers; record it with layers")
     return MeasuredStep(
         run=run.id,
-        device=str((run.environment.get("device") or {}).get("name") or ""),
+        device=str(told_device(run).get("name") or ""),
         mode="training" if stage is Stage.TRAIN else "inference",
         steps=columns.rows,
         batch=float(np.median(known)) if known.size else None,
         step_s=summarize(columns["wall_s"] - np.sum(outside, axis=0)),
         layers=layers,
+        host_s=float(np.median(np.nan_to_num(columns[Account.HOST.column]))),
     )
 
 
 def _steps(run: Run, stage: Stage) -> Columns:
     """The steps of a stage that neither warmed up nor were traced, where there are others."""
     names = ("stage", "attempt", "rank", "step", "wall_s", "samples", "idle_s")
-    columns = Columns(run.stored("steps"), (*names, *(account.column for account in OUTSIDE)))
+    columns = Columns(run.stored("steps"), (*names, *(one.column for one in (*OUTSIDE, Account.HOST))))
     columns.only(columns.equals("stage", stage))
     if not columns.rows:
         return columns
     past = warm(columns, first_steps(columns), 1)
     if past.any():
         columns.only(past)
-    disturbed = (run.summary.get("kernels") or {}).get("disturbed", ())
+    told = run.summary.get("kernels")
+    disturbed = told.get("disturbed") or () if isinstance(told, Mapping) else ()
     calm = np.isnan(columns["idle_s"]) & ~np.isin(columns["step"], list(disturbed))
     if calm.any():
         columns.only(calm)
@@ -112,9 +116,28 @@ def workload_of(run: Run) -> Workload:
     )
 
 
+def told_device(run: Run) -> Mapping[str, Any]:
+    """What a run's environment says of its device, if it says it as laptime does."""
+    told = run.environment.get("device")
+    return told if isinstance(told, Mapping) else {}
+
+
+def same_device(run: Run, name: str) -> bool | None:
+    """Whether a run was measured on the device of that name; None where it cannot be told."""
+    own = device_of(run)
+    if own is not None:
+        return own.name == name
+    kind = {"cpu": "cpu", "cuda": "gpu"}.get(str(told_device(run).get("type")))
+    try:
+        other = devices.device(name).kind
+    except LaptimeError:
+        return None
+    return False if kind is not None and kind != other else None
+
+
 def device_of(run: Run) -> Device | None:
     """The device that a run was measured on; None where neither the catalog nor a calibration knows it."""
-    told = run.environment.get("device") or {}
+    told = told_device(run)
     name = str(told.get("name") or "")
     try:
         return hardware.device(name)

@@ -16,7 +16,14 @@ from typing import Any
 from laptime.errors import PredictionError
 from laptime.hardware import Device
 from laptime.predict.devices import speed_of
-from laptime.predict.measured import MeasuredStep, device_of, measured_step, relative, workload_of
+from laptime.predict.measured import (
+    MeasuredStep,
+    device_of,
+    measured_step,
+    relative,
+    told_device,
+    workload_of,
+)
 from laptime.predict.predicting import SCALING, predict
 from laptime.predict.prediction import LayerTime, Prediction
 from laptime.record import Phase
@@ -80,7 +87,7 @@ def predict_run(
     """A step of a run's network on a device, also at another batch size, corrected by what the run took."""
     found = measured_step(run)
     asked = _named(_in_mode(workload_of(run), found, mode), run)
-    if (run.environment.get("device") or {}).get("type") == "cpu" and device.kind == "gpu":
+    if told_device(run).get("type") == "cpu" and device.kind == "gpu":
         asked = replace(asked, notes=(*asked.notes, CPU_PIECES))
     correction = correct(asked, found, device_of(run))
     wanted = rescaled(asked, batch) if batch is not None else asked

@@ -1,6 +1,7 @@
 """A measured run beside a saved prediction of it: what `laptime compare RUN prediction.json` shows.
 
-Everything is a strict-JSON dictionary. An error is predicted over measured, less one.
+Everything is a strict-JSON dictionary. A ratio is predicted over measured; an error is that, less one, and is
+said of one and the same device only: between two it is how much faster the one is.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from laptime.errors import PredictionError
-from laptime.predict.measured import MeasuredStep, device_of, measured_step
+from laptime.predict.measured import MeasuredStep, device_of, measured_step, same_device
 from laptime.predict.prediction import Prediction
 from laptime.predict.timing import BETWEEN
 from laptime.record import Phase
@@ -20,6 +21,7 @@ from laptime.store import Run
 from laptime.store.files import one_line, plain
 
 _SAME_BATCH = 0.005
+_WORTH_SAYING = 0.02  # of the step
 Row = dict[str, Any]
 
 HOST = BETWEEN.layer  # which has an account of its own where it was measured
@@ -70,11 +72,14 @@ def against(run: Run, path: Path) -> Row:
     """The run's median step and the prediction: step, phases, layers, and how far they are apart."""
     predicted, found = read_prediction(path), measured_step(run)
     _comparable(predicted, found)
-    layers = _layers(predicted, found, run)
+    same = same_device(run, predicted["device"])
+    rows = _layers(predicted, found, run)
+    layers = [row for row in rows if row["layer"] != HOST]
     low, high = predicted["interval_s"]
-    return dict(
+    document = dict(
         plain(
             {
+                "same_device": same,
                 "run": {"id": run.id, "path": str(run.path), "device": found.device, "steps": found.steps},
                 "prediction": {"path": str(path)}
                 | {name: predicted[name] for name in ("network", "device", "batch", "mode", "basis")},
@@ -82,13 +87,24 @@ def against(run: Run, path: Path) -> Row:
                 | {"low": found.step_s.low, "high": found.step_s.high}
                 | {"interval": [low, high], "inside": low <= found.step_s.median <= high},
                 "phases": [{"phase": phase.value, **_summed(layers, phase.value)} for phase in Phase],
-                "layers": layers,
+                "layers": rows,
                 "layer_error": _weighted(layers, ("total",)),
                 "layer_phase_error": _weighted(layers, [phase.value for phase in Phase]),
-                "notes": list(_notes(predicted, found, run, layers)),
+                "notes": list(_notes(predicted, found, run, layers, same)),
             }
         )
     )
+    return _of_two_devices(document) if same is False else document
+
+
+def _of_two_devices(document: Row) -> Row:
+    """Without what only one device can be told: errors, and whether an interval was kept."""
+    cells = [document["step"], *document["phases"]]
+    cells += [row[key] for row in document["layers"] for key in (*(one.value for one in Phase), "total")]
+    for one in cells:
+        one["error"] = None
+    document["step"]["inside"] = None
+    return document | {"layer_error": None, "layer_phase_error": None}
 
 
 def _comparable(predicted: Row, found: MeasuredStep) -> None:
@@ -101,6 +117,8 @@ def _comparable(predicted: Row, found: MeasuredStep) -> None:
             f"the run has {found.batch:g} samples in a step, the prediction {predicted['batch']}; "
             f"predict it with --batch {found.batch:g}"
         )
+    if not found.step_s.median > 0:
+        raise PredictionError("the run's steps took no time beside waiting; record some that compute")
     if predicted["gpus"] != 1:
         raise PredictionError("the prediction is of several GPUs; predict it with --gpus 1")
 
@@ -118,6 +136,9 @@ def _layers(predicted: Row, found: MeasuredStep, run: Run) -> list[Row]:
         theirs = times.get(name)
         if theirs is None and not any(mine.values()):
             continue
+        if name == HOST:  # which was measured as an account, in no phase
+            rows.append(_host_row(found, theirs))
+            continue
         row: Row = {"layer": name or LOSS_UNIT}
         for phase in Phase:
             measured = mine[phase]
@@ -131,12 +152,20 @@ def _layers(predicted: Row, found: MeasuredStep, run: Run) -> list[Row]:
     return rows
 
 
+def _host_row(found: MeasuredStep, theirs: Mapping[str, float] | None) -> Row:
+    whole = None if theirs is None else sum(theirs[f"{phase.value}_s"] for phase in Phase)
+    return {"layer": HOST, **{phase.value: _row(None, None) for phase in Phase}} | {
+        "total": _row(found.host_s, whole)
+    }
+
+
 def _row(measured: float | None, predicted: float | None) -> Row:
-    known = measured and predicted is not None
+    ratio = predicted / measured if measured and predicted is not None else None
     return {
         "measured": measured,
         "predicted": predicted,
-        "error": predicted / measured - 1 if known and predicted is not None and measured else None,
+        "ratio": ratio,
+        "error": None if ratio is None else ratio - 1,
     }
 
 
@@ -152,15 +181,21 @@ def _weighted(layers: Sequence[Row], keys: Sequence[str]) -> float | None:
     return apart / whole if whole else None
 
 
-def _notes(predicted: Row, found: MeasuredStep, run: Run, layers: Sequence[Row]) -> list[str]:
+def _notes(
+    predicted: Row, found: MeasuredStep, run: Run, layers: Sequence[Row], same: bool | None
+) -> list[str]:
     said = ["measured are medians over steps, without waiting for data, copies and other processes"]
     device = device_of(run)
-    if device is None:
+    if same is None:
         said.append(f"whether {found.device or 'the run’s device'} is {predicted['device']} is not known")
-    elif device.name != predicted["device"]:
-        said.append(f"the devices differ: measured on {device.name}, predicted for {predicted['device']}")
+    elif not same:
+        own = found.device if device is None else device.name
+        said.append(
+            f"the devices differ: measured on {own or 'another'}, predicted for {predicted['device']}; "
+            "how right the prediction is shows beside a run on that device"
+        )
     for side, other in (("measured", "predicted"), ("predicted", "measured")):
-        only = [row["layer"] for row in layers if row["total"][other] is None and row["layer"] != HOST]
+        only = [row["layer"] for row in layers if row["total"][other] is None]
         if only:
             more = f" and {len(only) - 8} more" if len(only) > 8 else ""
             said.append(f"only {side}: {', '.join(map(one_line, only[:8]))}{more}")
@@ -170,8 +205,25 @@ def _notes(predicted: Row, found: MeasuredStep, run: Run, layers: Sequence[Row])
 
 
 def summary_of(found: Mapping[str, Any]) -> str:
-    """The step's error and the layers' in one line."""
+    """The step's error and the layers' in one line; of two devices, how much faster the other is."""
     step, each = found["step"], found["layer_error"]
+    if found["same_device"] is False:
+        own, other = found["run"]["device"] or "the run’s device", found["prediction"]["device"]
+        return (
+            f"a step is predicted to take {step['ratio']:.3g} times as long on {other} as it took on {own}: "
+            "the ratio of two devices' speeds, no error of the prediction"
+        )
     inside = "inside" if step["inside"] else "outside"
     apart = "" if each is None else f"; layers are {each * 100:.1f} % off, weighted by their time"
-    return f"the predicted step is {step['error'] * 100:+.1f} % off, {inside} its interval{apart}"
+    whole = f"the predicted step is {step['error'] * 100:+.1f} % off, {inside} its interval"
+    return whole + apart + _beside(found)
+
+
+def _beside(found: Mapping[str, Any]) -> str:
+    """What (host) has of both, which is no layer and not in their error."""
+    host = next((row["total"] for row in found["layers"] if row["layer"] == HOST), None)
+    both = {side: (host or {}).get(side) or 0.0 for side in ("predicted", "measured")}
+    if max(both.values()) < _WORTH_SAYING * found["step"]["measured"]:
+        return ""
+    sides = ", ".join(f"{seconds * 1e3:.3g} ms {side}" for side, seconds in both.items())
+    return f"; {HOST}, Python between the phases, is no layer: {sides}"

@@ -31,37 +31,39 @@ def _lines(found: Row, width: int, every_layer: bool) -> Iterator[Text]:
     yield Text(f"predicted  {words.name(made['path'])}: {made_for}, batch {made['batch']}", style="bold")
     yield from (Text(), *paragraph(summary_of(found), width))
     rows = [("step", found["step"]), *((one["phase"], one) for one in found["phases"] if one["measured"])]
-    yield from (Text(), Text("Phases, in ms", style="bold"), *_times("", rows, width))
-    yield from (Text(), Text("Layers, in ms", style="bold"), *_layers(found["layers"], width, every_layer))
+    off = "ratio" if found["same_device"] is False else "off"
+    yield from (Text(), Text("Phases, in ms", style="bold"), *_times("", rows, off, width))
+    layers = _layers(found["layers"], off, width, every_layer)
+    yield from (Text(), Text("Layers, in ms", style="bold"), *layers)
     yield from (Text(), Text("Notes", style="bold"))
     for note in (*found["notes"], f"the prediction rests on: {made['basis']}"):
         yield from paragraph(note, width, bullet="- ")
 
 
-def _layers(rows: Sequence[Row], width: int, every_layer: bool) -> list[Text]:
+def _layers(rows: Sequence[Row], off: str, width: int, every_layer: bool) -> list[Text]:
     shown, left = list(rows), 0
     if not every_layer and len(rows) > TOP_LAYERS + 1:
         longest = sorted(rows, key=lambda row: -_weight(row["total"]))[:TOP_LAYERS]
         shown = [row for row in rows if any(row is one for one in longest)]
         left = len(rows) - TOP_LAYERS
     phases = [
-        Column(title=f"{phase} off", cells=[_error(row[phase]) for row in shown], needed=1)
+        Column(title=f"{phase} {off}", cells=[apart(row[phase]) for row in shown], needed=1)
         for phase in _PHASES
         if any(row[phase]["measured"] for row in rows)
     ]
-    lines = _times("layer", [(words.name(row["layer"]), row["total"]) for row in shown], width, *phases)
+    lines = _times("layer", [(words.name(row["layer"]), row["total"]) for row in shown], off, width, *phases)
     if left:
         lines.append(Text(f"… and {words.plural(left, 'smaller layer')}; --all shows them", style="dim"))
     return lines
 
 
-def _times(title: str, rows: Sequence[tuple[str, Row]], width: int, *more: Column) -> list[Text]:
+def _times(title: str, rows: Sequence[tuple[str, Row]], off: str, width: int, *more: Column) -> list[Text]:
     decimals = words.digits(max((_weight(row) for _, row in rows), default=0.0))
     columns = [Column(title=title, cells=[name for name, _ in rows], words=True)]
     for side in ("measured", "predicted"):
         cells = [words.milliseconds(row[side], decimals) for _, row in rows]
         columns.append(Column(title=side, cells=cells))
-    columns.append(Column(title="off", cells=[_error(row) for _, row in rows]))
+    columns.append(Column(title=off, cells=[apart(row) for _, row in rows]))
     return table([*columns, *more], width)
 
 
@@ -69,6 +71,11 @@ def _weight(row: Row) -> float:
     return max(row["measured"] or 0.0, row["predicted"] or 0.0)
 
 
-def _error(row: Row) -> str:
-    error = row["error"]
-    return words.UNKNOWN if error is None else f"{error * 100:+.0f} %" if error < 99 else ">100x"
+def apart(row: Row) -> str:
+    """Predicted against measured: per cent that it is off, or the ratio where that is no error."""
+    error, ratio = row["error"], row["ratio"]
+    if ratio is None:
+        return words.UNKNOWN
+    if ratio >= 100:
+        return ">100x"
+    return f"{ratio:.3g}x" if error is None else f"{error * 100:+.0f} %"

@@ -216,13 +216,16 @@ def beside_page(found: Mapping[str, Any]) -> Page:
     """A run and its prediction, layer by layer, from the document of `comparison_predicted.against`."""
     run, made = found["run"], found["prediction"]
     drawn = [figures.layers_beside(found["layers"]), figures.errors(found["layers"])]
+    off = "ratio" if found["same_device"] is False else "off"
     sections = [
         Section(
             name="first",
             title="What to know first",
             bullets=[one_line(line) for line in (summary_of(found), *found["notes"])],
         ),
-        Section(name="phases", title="Phases", tables=[beside_table("phases", "phase", _phases(found))]),
+        Section(
+            name="phases", title="Phases", tables=[beside_table("phases", "phase", _phases(found), off=off)]
+        ),
         Section(
             name="layers",
             title="Layers",
@@ -233,6 +236,7 @@ def beside_page(found: Mapping[str, Any]) -> Page:
                     "layer",
                     [(row["layer"], row["total"]) for row in found["layers"]],
                     phases=found["layers"],
+                    off=off,
                 )
             ],
         ),
@@ -265,9 +269,11 @@ def _beside_tiles(found: Row) -> Iterator[Tile]:
     low, high = (duration(end) for end in step["interval"])
     yield Tile(name="measured step", value=duration(step["measured"]), note="without waiting for data")
     yield Tile(name="predicted step", value=duration(step["predicted"]), note=f"nine in ten: {low} to {high}")
+    if found["same_device"] is False:
+        yield Tile(name="predicted over measured", value=f"{step['ratio']:.3g}x", note="of two devices")
     if step["error"] is not None:
         inside = "inside its interval" if step["inside"] else "outside its interval"
-        tone = "good" if step["inside"] else "bad"
+        tone = ("good" if step["inside"] else "bad") if found["same_device"] else ""
         yield Tile(name="off by", value=f"{step['error'] * 100:+.1f} %", note=inside, tone=tone)
     if found["layer_error"] is not None:
         each = f"{found['layer_error'] * 100:.1f} %"

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from laptime.report import words
+from laptime.report.comparison_predicted_tables import apart
 from laptime.report.page.page import Cell, Table
 from laptime.report.prediction_numbers import cells, figures, step_unit, training_unit
 from laptime.store.files import one_line
@@ -144,7 +145,9 @@ def constants_table(constants: Sequence[Row]) -> Table:
     )
 
 
-def beside_table(name: str, what: str, rows: Sequence[tuple[str, Row]], phases: Sequence[Row] = ()) -> Table:
+def beside_table(
+    name: str, what: str, rows: Sequence[tuple[str, Row]], phases: Sequence[Row] = (), *, off: str = "off"
+) -> Table:
     """Measured and predicted milliseconds, and how far they are apart; `phases` gives their errors too."""
     largest = max((row[side] or 0.0 for _, row in rows for side in ("measured", "predicted")), default=0.0)
     decimals = words.digits(largest)
@@ -152,13 +155,8 @@ def beside_table(name: str, what: str, rows: Sequence[tuple[str, Row]], phases: 
     made = []
     for place, (title, row) in enumerate(rows[:_MOST_ROWS]):
         times = [words.milliseconds(row[side], decimals) for side in ("measured", "predicted")]
-        each = [_error(phases[place][phase]) for phase in shown]
-        made.append([one_line(title), *times, _error(row), *each])
-    head = (what, "measured ms", "predicted ms", "off", *(f"{phase} off" for phase in shown))
+        each = [apart(phases[place][phase]) for phase in shown]
+        made.append([one_line(title), *times, apart(row), *each])
+    head = (what, "measured ms", "predicted ms", off, *(f"{phase} {off}" for phase in shown))
     title = "The layers in numbers" if phases else ""
     return Table(name=name, title=title, head=head, rows=made, folded=bool(phases), total=not phases)
-
-
-def _error(row: Row) -> str:
-    error = row["error"]
-    return words.UNKNOWN if error is None else f"{error * 100:+.0f} %" if error < 99 else ">100x"

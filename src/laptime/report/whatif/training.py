@@ -8,7 +8,7 @@ from functools import lru_cache
 from laptime import hardware
 from laptime.hardware import Device
 from laptime.predict.dataflow_step import Fed, Feed, feed, waited
-from laptime.predict.measured import device_of, measured_step
+from laptime.predict.measured import device_of, measured_step, told_device
 from laptime.predict.predicting import predict_all
 from laptime.predict.prediction import Prediction
 from laptime.predict.refinement import CPU_PIECES, Correction, correct, refined
@@ -43,7 +43,7 @@ def asked(question: Question, workload: Workload, run: Run | None) -> Asked:
     """A run corrects all predictions; it is read once."""
     if run is None:
         return Asked(question=question)
-    on_cpu = (run.environment.get("device") or {}).get("type") == "cpu"
+    on_cpu = told_device(run).get("type") == "cpu"
     return Asked(question=question, correction=_correction(Same(run), Same(workload)), on_cpu=on_cpu)
 
 
