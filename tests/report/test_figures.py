@@ -141,11 +141,12 @@ def test_the_accounts_over_the_training_are_those_of_the_books(given):
 
 def test_what_is_in_no_layer_is_the_wait_and_the_host(given):
     error = steps.percentage_error(given.digest)
-    assert numbers(trace(error, "in no layer")["y"])[0] == ROUGHLY(25)
+    assert numbers(trace(error, "not in forward, loss, backward and update")["y"])[0] == ROUGHLY(25)
+    assert "communication" in error.caption
     assert numbers(trace(error, "in no account (unexplained)")["y"])[0] == 0
     total = steps.total_against_profiled(given.digest)
     assert numbers(trace(total, "total (wall time)")["y"])[0] == ROUGHLY(40)
-    assert numbers(trace(total, "charged to layers and the loss")["y"])[0] == ROUGHLY(30)
+    assert numbers(trace(total, "forward, loss, backward and update")["y"])[0] == ROUGHLY(30)
 
 
 def test_the_histogram_has_a_bar_where_the_steps_are(given):
@@ -197,12 +198,58 @@ def test_losses_that_are_no_number_are_marked_where_they_were(tmp_path):
 def test_the_timeline_has_every_layer_where_it_ran_and_the_kernels_inside(given):
     figure = timeline(given.one)
     assert [one["name"] for one in figure.traces] == [
-        *("layers forward", "layers backward", "layers update", "kernels")
+        *("layers forward", "layers backward", "layers update", "not in a layer", "kernels")
     ]
     forward = trace(figure, "layers forward")
     assert forward["base"] == ROUGHLY([1.0, 1.6, 2.8, 4.6, 5.5])
     assert forward["x"] == ROUGHLY([0.6, 1.2, 1.8, 0.9, 0.3])
     assert trace(figure, "kernels")["x"][:2] == ROUGHLY([0.3, 0.6])
+
+
+def test_between_the_layers_the_timeline_has_gaps_that_name_the_other_accounts(given):
+    figure = timeline(given.one)
+    gaps = trace(figure, "not in a layer")
+    assert (gaps["base"], gaps["x"]) == (ROUGHLY([0.0, 17.0]), ROUGHLY([1.0, 23.0]))
+    assert gaps["customdata"][0][1] == "of the whole step, data_wait 8 ms, idle 1 ms, host 1 ms"
+    assert "Outside the layers: data_wait 8 ms, idle 1 ms, host 1 ms;" in figure.caption
+
+
+def test_a_line_that_leaves_its_frame_is_said_to(given, tmp_path):
+    assert "The line leaves the frame in 2 places, up to 400 ms" in steps.step_time(given.digest).caption
+    short = Given(page_runs.write(tmp_path / "run", steps=12))
+    assert "leaves the frame" not in steps.step_time(short.digest).caption
+
+
+def test_step_numbers_are_said_to_count_validation_where_there_is_one(given, tmp_path):
+    alone = Given(page_runs.write(tmp_path / "run", steps=12, validation=0))
+    for one, title in ((given, "step, validation counted too"), (alone, "step")):
+        assert steps.step_time(one.digest).layout["xaxis"]["title"]["text"] == title
+        assert ("through training and" in learning.loss(one.digest.learning).caption) is (one is given)
+
+
+def test_few_measured_steps_are_dots_and_many_a_line(given, tmp_path, monkeypatch):
+    order = layers.by_time(given.part)
+    figure = layers.over_iterations(given.digest, order, "layer", "Of 31 steps.")
+    assert {one["mode"] for one in figure.traces} == {"lines+markers"}
+    assert figure.caption.endswith(
+        "Dots are the steps that were measured; nothing is known between them. Of 31 steps."
+    )
+    monkeypatch.setattr(layers, "_FEW", 10)
+    figure = layers.over_iterations(given.digest, order, "layer")
+    assert {one["mode"] for one in figure.traces} == {"lines"}
+    assert "Dots" not in figure.caption
+
+
+def test_layers_that_are_left_out_of_forward_against_backward_are_counted(given, monkeypatch):
+    assert "largest of" not in layers.forward_against_backward(given.part, "layer").caption
+    monkeypatch.setattr(layers, "_MOST_BARS", 3)
+    assert "The 3 largest of 5." in layers.forward_against_backward(given.part, "layer").caption
+
+
+def test_the_longest_points_of_a_roofline_bear_their_names_and_a_bend_is_only_told_of_a_roof(given):
+    figure = roofline(given.part, _workload(flops=600_000, read=2000, written=1000), None)
+    assert trace(figure, "forward")["text"] == ["head"]
+    assert "bend" not in figure.caption
 
 
 def test_of_many_bars_the_longest_bear_their_names(given, monkeypatch):

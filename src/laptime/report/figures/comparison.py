@@ -24,7 +24,7 @@ from laptime.report.figures.figure import (
     milliseconds,
     packed,
 )
-from laptime.report.figures.steps import frame, of
+from laptime.report.figures.steps import frame, of, step_axis
 from laptime.report.series import Samples, Series
 
 VERDICTS: dict[str, str] = {
@@ -214,6 +214,7 @@ def step_times(runs: Sequence[Compared], stage: Stage) -> Figure | None:
         )
     if not traces:
         return None
+    axes = [axis("step"), *(step_axis(run.seen) for run in runs)]  # one validation is enough to say so
     return Figure(
         name="step-times",
         title="Step time over the training",
@@ -221,7 +222,7 @@ def step_times(runs: Sequence[Compared], stage: Stage) -> Figure | None:
         "the frame, such as first steps.",
         traces=traces,
         layout={
-            "xaxis": axis("step"),
+            "xaxis": next((one for one in axes if one != axes[0]), axes[0]),
             "yaxis": axis("ms", range=[0, max(highest) or 1.0]),
             "hovermode": "closest",
         },

@@ -21,11 +21,12 @@ from laptime.report.figures.figure import (
     packed,
     short,
 )
-from laptime.report.figures.steps import of
+from laptime.report.figures.steps import of, step_axis
 
 PHASES = ("forward", "backward", "update")
 _MOST_BARS = 60
 _MOST_LINES = 12
+_FEW = 60  # points of a line that are marked one by one: more would run into each other
 
 Part = Mapping[str, Any]
 
@@ -63,6 +64,7 @@ def layers_together(part: Part, unit: str) -> Figure | None:
             "barmode": "stack",
             "xaxis": axis("ms"),
             "yaxis": {"autorange": "reversed", "automargin": True, "type": "category"},
+            "legend": {"traceorder": "normal"},  # as the bars, from left to right
         },
         height=140 + 22 * max(4, len(shown)),
     )
@@ -73,6 +75,7 @@ def forward_against_backward(part: Part, unit: str) -> Figure | None:
     shown = [one for one in part["layers"] if one["forward"] and one["backward"]]
     if not shown:
         return None
+    every = len(shown)
     shown = sorted(shown, key=lambda one: -one["total_s"])[:_MOST_BARS]
     order = {one["layer"]: place for place, one in enumerate(part["layers"])}
     shown.sort(key=lambda one: order[one["layer"]])
@@ -102,7 +105,7 @@ def forward_against_backward(part: Part, unit: str) -> Figure | None:
         name="forward-backward",
         title="Forward against backward",
         caption=f"Median milliseconds of each {unit}, in the order of the network; the lines span the middle "
-        "half of the steps.",
+        f"half of the steps.{f' The {len(shown)} largest of {every}.' if every > len(shown) else ''}",
         traces=traces,
         layout={
             "barmode": "group",
@@ -113,8 +116,11 @@ def forward_against_backward(part: Part, unit: str) -> Figure | None:
     )
 
 
-def over_iterations(digest: Digest, order: Sequence[str], unit: str) -> Figure | None:
-    """The thesis' layer time over iterations: a line for each layer, one device and phase at a time."""
+def over_iterations(digest: Digest, order: Sequence[str], unit: str, marked: str = "") -> Figure | None:
+    """The thesis' layer time over iterations: a line for each layer, one device and phase at a time.
+
+    `marked` says which steps have layer times.
+    """
     rows = digest.layers
     if not len(rows["layer"]):
         return None
@@ -144,9 +150,9 @@ def over_iterations(digest: Digest, order: Sequence[str], unit: str) -> Figure |
         name="iterations",
         title=f"{unit.capitalize()} time over the iterations",
         caption=f"Median of neighbouring steps{more}. Crosses are single steps far beyond their neighbours. "
-        "A double click shows what reaches out of the frame.",
+        f"A double click shows what reaches out of the frame.{_dotted(traces)}{marked and f' {marked}'}",
         traces=traces,
-        layout={"xaxis": axis("step"), "hovermode": "closest"},
+        layout={"xaxis": step_axis(digest), "hovermode": "closest"},
         height=420,
         choices=choices,
         asks="device and phase" if len(ranks) > 1 else "phase",
@@ -182,9 +188,11 @@ def one_layer(digest: Digest, order: Sequence[str], unit: str) -> Figure | None:
     return Figure(
         name="one-layer",
         title=f"One {unit} over the iterations",
-        caption="Median of neighbouring steps, by phase" + (" and device." if len(ranks) > 1 else "."),
+        caption="Median of neighbouring steps, by phase"
+        + (" and device." if len(ranks) > 1 else ".")
+        + _dotted(traces),
         traces=traces,
-        layout={"xaxis": axis("step"), "hovermode": "x unified"},
+        layout={"xaxis": step_axis(digest), "hovermode": "x unified"},
         choices=choices,
         asks=unit,
     )
@@ -221,14 +229,21 @@ def _top(seconds: Any) -> float:
 def _line(steps: Any, seconds: Any, name: str, tint: str) -> Trace:
     return {
         "type": "scatter",
-        "mode": "lines" if len(steps) > 1 else "markers",
+        "mode": "lines" if len(steps) > _FEW else "lines+markers" if len(steps) > 1 else "markers",
         "name": short(name),
         "meta": label(name),
         "x": packed(steps),
         "y": packed(np.asarray(seconds) * 1e3),
-        "line": {"color": tint, "width": 1.4},
+        "line": {"color": tint, "width": 1.4 if len(steps) > _FEW else 0.8},
+        "marker": {"color": tint, "size": 5},
         "hovertemplate": "step %{x}: %{y:.4g} ms<extra>%{meta}</extra>",
     }
+
+
+def _dotted(traces: Sequence[Trace]) -> str:
+    """What is said of a figure with dots: a line between two of them is of no step."""
+    drawn = any(trace["mode"] == "lines+markers" for trace in traces)
+    return " Dots are the steps that were measured; nothing is known between them." if drawn else ""
 
 
 def _slow(digest: Digest, rank: int, phase: str, layers: Sequence[str], traces: list[Trace]) -> list[int]:

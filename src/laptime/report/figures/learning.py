@@ -40,7 +40,7 @@ def loss(learning: Rows) -> Figure | None:
                 "hovertemplate": "%{x:.4g}<extra>loss is no number</extra>",
             }
         )
-    return _figure("loss", "Loss", traces, scales, gone, axis("loss"))
+    return _figure("loss", "Loss", traces, scales, _numbered(learning) + gone, axis("loss"))
 
 
 def accuracy(learning: Rows) -> Figure | None:
@@ -49,9 +49,8 @@ def accuracy(learning: Rows) -> Figure | None:
     if not kept:
         return None
     traces, scales = _traces({"": learning}, kept)
-    return _figure(
-        "accuracy", "Accuracy", traces, scales, "", axis("accuracy", range=[0, 1.02], tickformat=".0%")
-    )
+    yaxis = axis("accuracy", range=[0, 1.02], tickformat=".0%")
+    return _figure("accuracy", "Accuracy", traces, scales, _numbered(learning), yaxis)
 
 
 def losses(runs: Mapping[str, Digest]) -> Figure | None:
@@ -64,7 +63,12 @@ def losses(runs: Mapping[str, Digest]) -> Figure | None:
     if not rows:
         return None
     traces, scales = _traces(rows, ("loss",))
-    return _figure("loss", "Loss", traces, scales, "", axis("loss"))
+    return _figure("loss", "Loss", traces, scales, _numbered(*rows.values()), axis("loss"))
+
+
+def _numbered(*runs: Rows) -> str:
+    both = any(len(np.unique(rows["stage"].astype(str))) > 1 for rows in runs)
+    return " Steps are numbered through training and validation." if both else ""
 
 
 def _traces(runs: Mapping[str, Rows], metrics: Sequence[str]) -> tuple[list[Trace], dict[str, list[int]]]:

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from laptime.report import words
 from laptime.report.figures.figure import COLOURS, Figure, Trace, axis, label, packed
 from laptime.report.one_step import OneStep
 from laptime.workload import Workload
@@ -35,8 +36,8 @@ def memory(one: OneStep, workload: Workload | None) -> Figure | None:
         known.append(
             "Estimated: tensors alive at each operation of the step as it was read, "
             + ("with" if whole else "without")
-            + f" {static / _MIB:,.1f} MiB of parameters, buffers, optimizer state and inputs; libraries' "
-            f"workspaces are not counted. {workload.memory.peak / _MIB:,.1f} MiB in all at the peak."
+            + f" {words.memory(static)} of parameters, buffers, optimizer state and inputs; libraries' "
+            f"workspaces are not counted. {words.memory(workload.memory.peak)} in all at the peak."
         )
     return Figure(
         name="memory",

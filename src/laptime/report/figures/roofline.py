@@ -8,8 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from laptime.report.figures.figure import COLOURS, Figure, Trace, axis, label, packed
+from laptime.report.figures.figure import COLOURS, Figure, Trace, axis, label, packed, short
 from laptime.workload import Workload
+
+_NAMED = 3  # points of each phase; more would be written over each other
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,16 +46,17 @@ def roofline(part: Mapping[str, Any], workload: Workload, ceiling: Ceiling | Non
         return None
     if ceiling is not None:
         traces += _roofs(ceiling, reach)
+    bend = "Left of the bend, memory is the limit; right of it, arithmetic."
     source = (
-        f"The roofs are those of {ceiling.device} ({ceiling.source})."
-        if ceiling is not None
+        f"{bend} The roofs are those of {ceiling.device} ({ceiling.source})."
+        if ceiling is not None and ceiling.flops
         else "No roof: the device is not in the catalog, and `laptime calibrate` has not measured it."
     )
     return Figure(
         name="roofline",
         title="Roofline per layer",
-        caption="FLOPs and bytes as the step asks for them, over the measured median time. Left of the bend, "
-        f"memory is the limit; right of it, arithmetic. The size of a point is its time. {source}",
+        caption="FLOPs and bytes as the step asks for them, over the measured median time. The size of a "
+        f"point is its time, those that took longest bear their names. {source}",
         traces=traces,
         layout={
             "xaxis": axis("FLOPs per byte", type="log"),
@@ -66,10 +69,15 @@ def roofline(part: Mapping[str, Any], workload: Workload, ceiling: Ceiling | Non
 
 def _points(points: list[tuple[float, float, str, float]], phase: str) -> Trace:
     longest = max(one[3] for one in points)
+    named = {one[2] for one in sorted(points, key=lambda one: -one[3])[:_NAMED]}
     return {
         "type": "scatter",
-        "mode": "markers",
+        "mode": "markers+text",
         "name": phase,
+        "text": [short(one[2], 20) if one[2] in named else "" for one in points],
+        # Forward and backward of a layer lie close to each other.
+        "textposition": "top center" if phase == "forward" else "bottom center",
+        "textfont": {"size": 11, "color": COLOURS[phase]},
         "x": packed([one[0] for one in points], "f8"),
         "y": packed([one[1] for one in points], "f8"),
         "customdata": [[label(one[2]), one[3] * 1e3] for one in points],

@@ -11,6 +11,7 @@ from laptime.report.digest import Digest, Rows
 from laptime.report.figures.figure import COLOURS, Figure, Trace, axis, colour, label, milliseconds, packed
 
 _COMPUTE = (Account.FORWARD, Account.LOSS, Account.BACKWARD, Account.UPDATE)
+_COMPUTING = "forward, loss, backward and update"
 _DUST = 1e-6  # of the time: what rounding leaves of sums
 THESIS_UNEXPLAINED = (0.38, 0.54)  # of an iteration, by its own account (mission, A)
 
@@ -34,6 +35,24 @@ def frame(rows: Rows, column: str = "median_s") -> dict[str, Any]:
         return axis("ms", rangemode="tozero")
     top = float(min(values.max(), 2.5 * np.quantile(values, 0.9)))
     return axis("ms", range=[0, top * 1.15])
+
+
+def step_axis(digest: Digest) -> dict[str, Any]:
+    """Steps in the order they were taken: those of a validation have numbers too."""
+    both = len(np.unique(digest.steps["stage"].astype(str))) > 1
+    return axis("step, validation counted too" if both else "step")
+
+
+def _beyond(rows: Rows, column: str = "median_s") -> str:
+    """What is said of a line that leaves its frame, and where it ends; nothing where it stays inside."""
+    values = rows[column] * 1e3
+    reach = frame(rows, column).get("range")
+    out = int(np.count_nonzero(values > reach[1])) if reach else 0
+    if not out:
+        return ""
+    most = float(np.nanmax(values))
+    where = "one place" if out == 1 else f"{out} places"
+    return f" The line leaves the frame in {where}, up to {most:,.4g} ms: a double click shows all of it."
 
 
 def _ranks(rows: Rows) -> list[int]:
@@ -99,9 +118,15 @@ def step_time(digest: Digest) -> Figure | None:
         name="step-time",
         title="Step time over the training",
         caption="Median of neighbouring steps, the middle half of them shaded; steps far beyond their "
-        "neighbours are marked one by one, with a triangle where they reach out of the frame.",
+        "neighbours are marked one by one, with a triangle where they reach out of the frame."
+        + _beyond(rows),
         traces=traces,
-        layout={"xaxis": axis("step"), "yaxis": yaxis, "hovermode": "closest"},
+        layout={
+            "xaxis": step_axis(digest),
+            "yaxis": yaxis,
+            "hovermode": "closest",
+            "legend": {"traceorder": "normal"},  # Plotly turns it around where anything is filled
+        },
     )
 
 
@@ -127,9 +152,10 @@ def accounts_over_steps(digest: Digest) -> Figure | None:
     return Figure(
         name="accounts",
         title="The books over the training",
-        caption="Mean of every account among neighbouring steps; the top of the stack is the wall time.",
+        caption="Mean of every account among neighbouring steps; the top of the stack is the wall time."
+        + _beyond(rows, "mean_s"),
         traces=traces,
-        layout={"xaxis": axis("step"), "yaxis": frame(rows, "mean_s"), "hovermode": "x unified"},
+        layout={"xaxis": step_axis(digest), "yaxis": frame(rows, "mean_s"), "hovermode": "x unified"},
     )
 
 
@@ -142,13 +168,14 @@ def total_against_profiled(digest: Digest) -> Figure | None:
     lines = {
         "total (wall time)": (rows["mean_s"], "#6f7d8c", "solid"),
         "explained by accounts": (explained, COLOURS["data_wait"], "dot"),
-        "charged to layers and the loss": (compute, COLOURS["forward"], "solid"),
+        _COMPUTING: (compute, COLOURS["forward"], "solid"),
     }
     return Figure(
         name="total-profiled",
         title="Total against profiled time",
         caption="Of an iteration: its wall time, what the accounts explain (the two lie on each other where "
-        "the books close), and what is charged to layers.",
+        "the books close), and the accounts of the network's compute, which marks divide among its layers."
+        + _beyond(rows, "mean_s"),
         traces=[
             {
                 "type": "scatter",
@@ -161,12 +188,12 @@ def total_against_profiled(digest: Digest) -> Figure | None:
             }
             for name, (values, tint, dash) in lines.items()
         ],
-        layout={"xaxis": axis("step"), "yaxis": frame(rows, "mean_s"), "hovermode": "x unified"},
+        layout={"xaxis": step_axis(digest), "yaxis": frame(rows, "mean_s"), "hovermode": "x unified"},
     )
 
 
 def percentage_error(digest: Digest) -> Figure | None:
-    """The share of an iteration that is in no account, and the share that is in no layer."""
+    """The share of an iteration that is in no account, and the share in which no layer computes."""
     rows = _lowest_rank(digest)
     if rows is None or not len(digest.layers["layer"]):
         return None
@@ -174,14 +201,15 @@ def percentage_error(digest: Digest) -> Figure | None:
     with np.errstate(divide="ignore", invalid="ignore"):
         shares = {
             "in no account (unexplained)": ((rows["mean_s"] - explained) / rows["mean_s"], "unexplained"),
-            "in no layer": ((rows["mean_s"] - compute) / rows["mean_s"], "forward"),
+            f"not in {_COMPUTING}": ((rows["mean_s"] - compute) / rows["mean_s"], "forward"),
         }
     low, high = (share * 100 for share in THESIS_UNEXPLAINED)
     return Figure(
         name="percentage-error",
         title="Percentage error",
         caption="How far what is charged falls short of the iteration's time. The thesis could not explain "
-        f"{low:.0f} to {high:.0f} % (shaded); time in no layer is data, copies, Python and the recorder.",
+        f"{low:.0f} to {high:.0f} % (shaded). What is not compute is data, copies, communication, Python and "
+        "the recorder.",
         traces=[
             {
                 "type": "scatter",
@@ -195,7 +223,7 @@ def percentage_error(digest: Digest) -> Figure | None:
             for name, (share, tint) in shares.items()
         ],
         layout={
-            "xaxis": axis("step"),
+            "xaxis": step_axis(digest),
             "yaxis": axis("% of the iteration", range=[-2, 100]),
             "hovermode": "x unified",
             "shapes": [
@@ -215,7 +243,7 @@ def percentage_error(digest: Digest) -> Figure | None:
 
 
 def _charged(rows: Rows) -> tuple[Any, Any]:
-    """Seconds charged to layers and the loss, and seconds in any account."""
+    """Seconds in the accounts that layers and the loss compute in, and seconds in any account."""
     compute = np.sum([np.nan_to_num(rows[one.column]) for one in _COMPUTE], axis=0)
     if not np.isnan(rows["idle_s"]).all():  # on traced steps idle time was taken out of the phases
         compute = compute + np.nan_to_num(rows["idle_s"])

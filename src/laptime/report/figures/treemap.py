@@ -34,7 +34,7 @@ def treemap(part: Mapping[str, Any], paths: Mapping[str, str]) -> Figure | None:
         name="treemap",
         title="Time by module",
         caption="The area is the median time of a module's layers in a step; a click opens a module. The "
-        "more of it is backward, the more orange.",
+        "colour is the share of it that is backward.",
         traces=[
             {
                 "type": "treemap",
@@ -59,8 +59,15 @@ def treemap(part: Mapping[str, Any], paths: Mapping[str, str]) -> Figure | None:
                 "marker": {
                     "colors": [back[node] / seconds[node] for node in nodes],
                     "colorscale": [[0, COLOURS["forward"]], [0.5, "#8f8f8f"], [1, COLOURS["backward"]]],
-                    "cmin": 0.3,
-                    "cmax": 0.9,
+                    "cmin": 0,
+                    "cmax": 1,
+                    "showscale": True,
+                    "colorbar": {
+                        "title": {"text": "backward"},
+                        "tickvals": [0, 0.5, 1],
+                        "ticktext": ["none", "half", "all"],
+                        "thickness": 12,
+                    },
                     "line": {"width": 1, "color": "#ffffff88"},
                 },
                 "tiling": {"pad": 2},

@@ -198,7 +198,10 @@ def _iterations(found: Mapping[str, Any], seen: Digest) -> Section:
     figures: list[Figure] = []
     if part is not None:
         order = layers.by_time(part)
-        figures = _kept(layers.over_iterations(seen, order, unit), layers.one_layer(seen, order, unit))
+        marked = " ".join(_marked(part, unit))
+        figures = _kept(
+            layers.over_iterations(seen, order, unit, marked), layers.one_layer(seen, order, unit)
+        )
     return Section(name="iterations", title=f"{unit.capitalize()}s over the iterations", figures=figures)
 
 
