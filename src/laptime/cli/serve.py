@@ -52,9 +52,7 @@ def serve(
         wrong("--host", f"{host} can be reached from other machines; add --public, which asks for a token")
     own = os.environ.get(_TOKEN) or ""
     if public and own and len(own.strip()) < guard.SHORTEST:
-        fail(
-            f"{_TOKEN} is easily guessed; give {guard.SHORTEST} letters or more, or unset it for a made-up one"
-        )
+        fail(f"{_TOKEN} can be guessed; give {guard.SHORTEST} letters or more, or unset it for a made-up one")
     token = guard.Token(own or secrets.token_urlsafe(24)) if public else None
     place = running.open_place(host, port)
     _tell(

@@ -39,7 +39,7 @@ def test_a_run_that_is_itself_the_folder_has_its_name(folder):
 TRICKS = [
     "../outside", "%2e%2e/outside", "%2e%2e%2foutside", "..%2foutside", "%252e%252e/outside", "..\\outside",
     "link", "linked-file", ".hidden", "first/../../outside", "first/run.json", "first/notes.txt", "first/",
-    "/first", "./first", "first%00", "sweep", "sweep%2flr=0.1", "sweep%2Flr=0.1", "sweep//lr=0.1", "",
+    "/first", "./first", "first%00", "sweep", "sweep%2flr=0.1", "sweep%2Flr=0.1", "sweep//lr=0.1",
     ".", "..", "%2fetc%2fpasswd", "\\first", "%5cfirst", "%", "%zz", "%ff%fe",
 ]  # fmt: skip
 
@@ -51,6 +51,25 @@ def test_no_path_leads_anywhere_but_to_a_listed_run(raw, beside):
             status, text = get(f"/runs/{path}")
             assert status in (400, 404), path
             assert SECRET not in text
+
+
+def test_a_run_cut_off_its_address_leads_to_the_list(ask):
+    for address in ("/runs", "/runs/"):
+        assert ask(address).headers["location"] == "/"
+
+
+@pytest.mark.parametrize("change", [False, True])
+def test_a_message_has_names_below_the_folder(folder, monkeypatch, change):
+    monkeypatch.chdir(folder.parent)
+    index = Index(Path("runs") if change else folder)
+    for place in {index.folder, folder}:
+        assert index.below(f"{place}/sweep/x/run.json is cut off") == "sweep/x/run.json is cut off"
+    assert index.below(f"the run at {folder} has no workload") == "the run at runs has no workload"
+    assert (
+        index.below("give one that holds runs, or below my-runs/x")
+        == "give one that holds runs, or below my-runs/x"
+    )
+    assert str(folder) not in " ".join(one.reason for one in index.entries())
 
 
 def test_an_absolute_path_is_no_name(ask, folder):

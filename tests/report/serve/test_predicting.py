@@ -151,6 +151,36 @@ def test_the_page_offers_runs_with_a_workload_and_saved_ones_as_text(client, fol
     assert 'type="range"' in text
 
 
+def test_the_newest_run_is_offered_first(serve, folder):
+    for name, day in (("first", 1), ("sweep/lr=0.1", 2)):
+        path = folder / name / "run.json"
+        document = json.loads(path.read_text())
+        document["summary"]["workload"] = {"read": True}
+        document["created"] = f"2026-01-0{day}T00:00:00+00:00"
+        path.write_text(json.dumps(document))
+    text = serve(folder).get("/predict").text
+    assert text.index('value="run:sweep/lr=0.1"') < text.index('value="run:first"')
+
+
+def test_a_question_about_a_known_workload_walks_no_folder(folder, monkeypatch):
+    a_workload().save(folder / "kept.json")
+    saved = Saved(folder)
+    saved.files()
+    monkeypatch.setattr("os.walk", None)
+    assert saved.load("kept.json").batch == 64
+    (folder / "kept.json").unlink()
+    assert saved.load("kept.json") is None
+
+
+def test_workloads_that_are_gone_are_forgotten(folder):
+    a_workload().save(folder / "kept.json")
+    saved = Saved(folder)
+    assert list(saved.files()) == ["kept.json"]
+    (folder / "kept.json").unlink()
+    assert list(saved.files()) == []
+    assert not saved._looked_at
+
+
 def test_workloads_are_found_by_their_content_and_never_through_links(folder):
     a_workload().save(folder / "kept.json")
     a_workload().save(folder / ".hidden.json")

@@ -1,13 +1,19 @@
 """A run's page, while the run goes on and after; and several runs side by side."""
 
+import json
+import shutil
 from concurrent.futures import ThreadPoolExecutor
 from threading import Barrier
 
 import pytest
 from tests.report.samples import a_rich_run
+from tests.report.test_terminal import shown
 from tests.store.samples import a_finished_run, add_steps, start
 
+from laptime.report.content import content
 from laptime.report.serve.live import Kept
+from laptime.report.serve.predicting import Predicting
+from laptime.store import load
 
 
 def test_a_run_has_the_sections_of_its_report(ask):
@@ -161,6 +167,66 @@ def test_what_cannot_be_compared_says_what_to_do(ask, query, status, said):
     page = ask(f"/compare{query}")
     assert page.status_code == status
     assert said in page.text
+
+
+def test_a_comparison_has_an_end(ask):
+    page = ask("/compare", params={"run": [str(number) for number in range(51)]})
+    assert page.status_code == 400
+    assert "50 runs at most" in page.text
+
+
+ODD = [
+    {
+        "environment": {"device": "AMD", "torch": [2], "threads": "two"},
+        "summary": {"steps": {"train": "x"}, "named_share": "all", "notes": "none", "kernels": "some",
+                    "overhead": {"ratio": 1.1, "how": "measured"}, "communication": [1], "workload": 3},
+    },
+    {
+        "environment": {"device": {"name": 3, "type": ["cuda"], "memory_bytes": "80"}},
+        "summary": {"overhead": {"ratio": 1, "low": 1, "high": 1, "how": "measured",
+                                 "instrumented_steps": None, "bare_steps": "3"},
+                    "kernels": {"steps": 3, "disturbed": ["x", 10**30], "reconciliation": {},
+                                "detach": {"clean": 0}},
+                    "communication": {"0": {"seconds": 1, "bytes": "x"}}, "step_s": {"median": 10**400}},
+    },
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("odd", ODD)
+def test_what_run_json_says_in_an_odd_form_is_passed_over(serve, folder, odd):
+    path = folder / "first" / "run.json"
+    document = json.loads(path.read_text())
+    for part, values in odd.items():
+        document[part] |= values
+    path.write_text(json.dumps(document))
+    client = serve(folder)
+    for address in ("/", "/runs/first", "/compare?run=first&run=sweep/lr%3D0.1", "/predict"):
+        page = client.get(address)
+        assert page.status_code == 200, address
+        assert "laptime itself failed" not in page.text
+    assert client.get("/api/results?run=first").json()["first"]["steps"] == "8"
+    assert "no workload" in client.get("/api/predict?run=first").json()["error"]
+    assert "conv1" in shown(folder / "first")
+
+
+def test_a_mistake_of_ours_is_told_to_a_program_as_json(ask, monkeypatch):
+    def fails(*_, **__):
+        raise ValueError("inside")
+
+    monkeypatch.setattr(Predicting, "answer", fails)
+    answer = ask("/api/predict?run=first")
+    assert answer.status_code == 500
+    assert "ValueError" in answer.json()["error"]
+
+
+def test_steps_that_are_gone_were_recorded_all_the_same(folder):
+    shutil.rmtree(folder / "first" / "steps")
+    document = json.loads((folder / "first" / "run.json").read_text())
+    document["summary"]["steps"] = {"train": 8}
+    (folder / "first" / "run.json").write_text(json.dumps(document))
+    found = content(load(folder / "first"))
+    assert found["look_first"] == []
+    assert found["notes"] == ["8 steps were recorded, but the run's `steps` folder is gone"]
 
 
 def test_layers_of_any_name_stay_text_in_a_run(serve, tmp_path):

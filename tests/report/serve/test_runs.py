@@ -111,6 +111,11 @@ def test_what_a_url_says_wrongly_is_passed_over(serve, sweep):
     assert sorted(listed(page)) == ["a", "b", "c"]
 
 
+@pytest.mark.parametrize("page", ["0", "99", "999999"])
+def test_a_page_that_is_none_is_the_nearest(serve, sweep, page):
+    assert sorted(listed(serve(sweep).get(f"/?page={page}"))) == ["a", "b", "c"]
+
+
 def test_pages_of_the_list_keep_the_question():
     wanted = Wanted.of({"q": "a&b", "sort": "name", "page": "3"})
     assert wanted.address(page=4) == "/?q=a%26b&sort=name&order=asc&page=4"

@@ -5,18 +5,20 @@ from __future__ import annotations
 import hashlib
 import logging
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 from starlette.applications import Starlette
 from starlette.convertors import StringConvertor, register_url_convertor
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
-from starlette.responses import JSONResponse, PlainTextResponse, Response, StreamingResponse
+from starlette.responses import JSONResponse, PlainTextResponse, RedirectResponse, Response, StreamingResponse
 from starlette.routing import Route
 from starlette.types import ASGIApp
 
 from laptime.errors import LaptimeError
 from laptime.report import words
+from laptime.report.forms import sound
 from laptime.report.serve import assets, listing
 from laptime.report.serve.drawing import draw, told
 from laptime.report.serve.guard import Guard, Token
@@ -49,6 +51,8 @@ def app(folder: Path, *, networks: Networks | None = None, token: Token | None =
     dashboard = Dashboard(folder, networks)
     routes = [
         Route("/", dashboard.runs),
+        Route("/runs", everything),
+        Route("/runs/", everything),
         Route("/runs/{name:anything}", dashboard.run),
         Route("/compare", dashboard.compare),
         Route("/predict", dashboard.predict),
@@ -58,7 +62,7 @@ def app(folder: Path, *, networks: Networks | None = None, token: Token | None =
         Route("/static/{name:path}", static),
         Route("/healthz", healthy),
     ]
-    handlers = {HTTPException: _refused, LaptimeError: _failed, Exception: _broken}
+    handlers = {HTTPException: _refused, LaptimeError: dashboard.failed, Exception: _broken}
     return Guard(Starlette(routes=routes, exception_handlers=handlers), told=told, token=token)
 
 
@@ -79,6 +83,8 @@ class Dashboard:
         rows = self._listing.rows(entries)
         wanted = listing.Wanted.of(request.query_params)
         found = listing.chosen(rows, wanted)
+        pages = -(-len(found) // listing.PAGE)
+        wanted = replace(wanted, page=max(1, min(wanted.page, pages)))
         first = (wanted.page - 1) * listing.PAGE
         page = draw(
             "runs.html",
@@ -88,7 +94,7 @@ class Dashboard:
             found=found,
             rows=found[first : first + listing.PAGE],
             first=first,
-            pages=range(1, -(-len(found) // listing.PAGE) + 1),
+            pages=range(1, pages + 1),
             wanted=wanted,
             choices=listing.choices(rows),
             address=wanted.address,
@@ -117,7 +123,7 @@ class Dashboard:
             yield page.removeprefix(opening)
         except LaptimeError as error:  # perhaps of a part that was merged away: asked again, it is made anew
             self._failed.add(seal)
-            yield draw("failed.html", reason=str(error))
+            yield draw("failed.html", reason=self.index.below(str(error)))
         except Exception as error:
             self._failed.add(seal)
             logging.getLogger("uvicorn.error").exception("the page of %s", one_line(entry.name))
@@ -128,6 +134,8 @@ class Dashboard:
         from laptime.report.page.comparison_page import comparison_page
 
         names = list(dict.fromkeys(request.query_params.getlist("run")))
+        if len(names) > MOST:
+            return told(400, "Too many runs", f"A comparison has {MOST} runs at most; {_CHOOSE}")
         entries = [entry for name in names if (entry := self.index.find(name)) is not None]
         unknown = [name for name in names if name not in {entry.name for entry in entries}]
         if unknown:
@@ -140,7 +148,7 @@ class Dashboard:
         seal = tag("compare", entries)
 
         def make() -> bytes:
-            page = comparison_page([load(entry.path) for entry in entries], names)
+            page = comparison_page([sound(load(entry.path)) for entry in entries], names)
             return draw("compare.html", here="runs", page=page, names=names)
 
         if _has(request, seal):
@@ -167,7 +175,14 @@ class Dashboard:
         try:
             return JSONResponse(self._predicting.answer(request.query_params))
         except LaptimeError as error:
-            return JSONResponse({"error": one_line(error)}, status_code=400)
+            return JSONResponse({"error": self.index.below(one_line(error))}, status_code=400)
+        except Exception as error:  # its script reads JSON, and no page
+            logging.getLogger("uvicorn.error").exception("a prediction")
+            return JSONResponse({"error": _mistake(error)}, status_code=500)
+
+    def failed(self, _: Request, error: Exception) -> Response:
+        """What cannot be read, in one line."""
+        return told(500, "This cannot be shown", self.index.below(str(error)))
 
     def _entry(self, request: Request) -> Entry:
         if b"%2f" in request.scope.get("raw_path", b"").lower():
@@ -184,9 +199,14 @@ _CHOOSE = "tick them in the list of runs and press compare."
 def _run_page(entry: Entry, seal: str) -> bytes:
     from laptime.report.page.run_page import run_page
 
-    run = load(entry.path)
+    run = sound(load(entry.path))
     page = run_page(run, title=entry.name)
     return draw("run.html", here="runs", page=page, name=entry.name, seal=seal, predictable=predictable(run))
+
+
+def everything(_: Request) -> Response:
+    """Whoever cuts a run off its address finds the list."""
+    return RedirectResponse("/")
 
 
 def static(request: Request) -> Response:
@@ -228,10 +248,6 @@ def _refused(_: Request, error: Exception) -> Response:
     if status == 404:
         return told(404, "Nothing is here", "No run and no page has this address; the list has them all.")
     return told(status, "That did not work", "The server cannot answer this; go back to the list of runs.")
-
-
-def _failed(_: Request, error: Exception) -> Response:
-    return told(500, "This cannot be shown", str(error))
 
 
 def _broken(_: Request, error: Exception) -> Response:

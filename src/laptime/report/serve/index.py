@@ -6,6 +6,7 @@ A request names a run; it is looked up here and never joined to a path, so that 
 from __future__ import annotations
 
 import os
+import re
 import stat
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +14,7 @@ from threading import Lock
 from typing import Any
 
 from laptime.errors import LaptimeError
+from laptime.report.forms import sound
 from laptime.store import Run, find_runs
 from laptime.store.files import one_line, text_of
 from laptime.store.run import RUN_FILE, read_document
@@ -32,7 +34,7 @@ class Entry:
 
     def run(self) -> Run | None:
         """As its `run.json` tells: none of its tables is looked at. Anew, for who still runs may end."""
-        return None if self.document is None else Run(self.path, self.document)
+        return None if self.document is None else sound(Run(self.path, self.document))
 
 
 class Index:
@@ -42,6 +44,17 @@ class Index:
         self.folder = folder
         self._known: dict[str, Entry] = {}
         self._lock = Lock()
+        places = {one_line(one) for one in (folder, folder.absolute(), folder.resolve())} - {"/"}
+        longest = "|".join(re.escape(one) for one in sorted(places, key=len, reverse=True))
+        self._places = re.compile(rf"(?<![\w/.-])(?:{longest})/(?=\S)")
+        self._itself = [one for one in places if one.startswith("/")]
+
+    def below(self, text: str) -> str:
+        """A message with names below the folder: where that lies on this machine is no reader's business."""
+        text = self._places.sub("", text)
+        for itself in self._itself:
+            text = text.replace(itself, one_line(self.folder.resolve().name))
+        return text
 
     def entries(self) -> list[Entry]:
         """Every run, by name."""
@@ -86,7 +99,7 @@ class Index:
         try:
             return Entry(name=name, path=path, seal=seal, document=read_document(path))
         except LaptimeError as error:
-            return Entry(name=name, path=path, seal=seal, reason=str(error))
+            return Entry(name=name, path=path, seal=seal, reason=self.below(str(error)))
         except RecursionError:  # one such file must not take the list with it
             reason = f"{one_line(path / RUN_FILE)} is nested too deep to be a run; restore it from a copy"
-            return Entry(name=name, path=path, seal=seal, reason=reason)
+            return Entry(name=name, path=path, seal=seal, reason=self.below(reason))

@@ -11,6 +11,7 @@ from typing import Any
 from laptime import hardware
 from laptime.errors import PredictionError, WorkloadError
 from laptime.predict.measured import workload_of
+from laptime.report.forms import sound
 from laptime.report.serve.index import Index
 from laptime.report.serve.listing import predictable
 from laptime.report.serve.live import tag
@@ -44,13 +45,11 @@ class Predicting:
         self._lock = Lock()
 
     def at_once(self) -> dict[str, list[str]]:
-        """The runs and workloads that can be predicted: told without torch."""
-        runs = []
-        for entry in self._index.entries():
-            run = entry.run()
-            if run is not None and predictable(run):
-                runs.append(entry.name)
-        return {"run": runs, "workload": list(self._saved.files())}
+        """The runs, newest first, and workloads that can be predicted: told without torch."""
+        found = [(entry.run(), entry.name) for entry in self._index.entries()]
+        runs = [(run.created, name) for run, name in found if run is not None and predictable(run)]
+        runs.sort(key=lambda one: one[0].timestamp(), reverse=True)
+        return {"run": [name for _, name in runs], "workload": list(self._saved.files())}
 
     def networks(self) -> list[str] | None:
         """The networks that can be read; None without torch. The first time this imports it."""
@@ -88,7 +87,7 @@ class Predicting:
             raise PredictionError(f"no run is called {one_line(name)[:80]!r}; choose one of the list")
         seal = tag("predict", [entry])
         if seal not in self._runs:
-            run = load(entry.path)
+            run = sound(load(entry.path))
             self._runs[seal] = run, workload_of(run)
             while len(self._runs) > _KEPT_RUNS:
                 self._runs.popitem(last=False)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import stat
+from collections.abc import Mapping
 from pathlib import Path
 from threading import Lock
 
@@ -26,6 +27,7 @@ class Saved:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self._looked_at: dict[Path, tuple[Seal, bool]] = {}
+        self._found: dict[str, Path] = {}
         self._read: dict[tuple[Path, Seal], Workload] = {}
         self._lock = Lock()
 
@@ -33,6 +35,7 @@ class Saved:
         """Every one by name. The workloads inside runs are not among them: the runs stand for them."""
         found = {}
         with self._lock:
+            before, self._looked_at = self._looked_at, {}  # what is gone is forgotten
             for directory, folders, names in os.walk(self.folder):
                 if RUN_FILE in names:
                     folders.clear()
@@ -40,13 +43,14 @@ class Saved:
                 folders[:] = sorted(name for name in folders if not name.startswith("."))
                 for name in sorted(names):
                     path = Path(directory, name)
-                    if name.endswith(".json") and not name.startswith(".") and self._holds(path):
+                    if name.endswith(".json") and not name.startswith(".") and self._holds(path, before):
                         found[text_of(path.relative_to(self.folder).as_posix())] = path
+            self._found = found
         return found
 
     def load(self, name: str) -> Workload | None:
         """The workload of that name, the same object until its file changes; None where there is none."""
-        path = self.files().get(name)
+        path = self._path(name)
         seal = None if path is None else _seal(path)
         if path is None or seal is None:
             return None
@@ -60,18 +64,26 @@ class Saved:
                     del self._read[next(iter(self._read))]
             return self._read[path, seal]
 
-    def _holds(self, path: Path) -> bool:
+    def _path(self, name: str) -> Path | None:
+        """Where it lies. The folder is walked only for a name that is new, not for every question."""
+        known = self._found.get(name)
+        if known is None or known.resolve() != self.folder.resolve() / known.relative_to(self.folder):
+            return self.files().get(name)
+        with self._lock:
+            return known if self._holds(known, self._looked_at) else None
+
+    def _holds(self, path: Path, before: Mapping[Path, tuple[Seal, bool]]) -> bool:
         seal = _seal(path)
         if seal is None or seal[1] > _LARGEST:
             return False
-        known = self._looked_at.get(path)
+        known = before.get(path)
         if known is None or known[0] != seal:
             try:
                 with open(path, "rb") as file:
                     known = seal, _MARK in file.read(_HEAD)
             except OSError:
                 return False
-            self._looked_at[path] = known
+        self._looked_at[path] = known
         return known[1]
 
 
