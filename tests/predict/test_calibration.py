@@ -12,6 +12,7 @@ from laptime.predict.calibration import LAUNCH_US, Calibration
 from laptime.predict.devices import Speed
 from laptime.predict.features import of
 from laptime.predict.fit import fit
+from laptime.predict.predicting import bottleneck
 from laptime.predict.sweep import Timed, read
 from laptime.predict.timing import predict_step, prepare
 from laptime.workload import Memory, Operation, Phase, Workload
@@ -126,6 +127,15 @@ def test_a_step_bound_by_the_host_takes_as_much_longer_as_its_host_does(calibrat
     assert fast.played.busy_s == slow.played.busy_s < fast.step_s / 2
     assert slow.step_s == pytest.approx(2 * fast.step_s)
     assert slow.step_s == pytest.approx(slow.played.host_s)
+
+
+def test_a_host_that_takes_the_whole_step_is_the_bottleneck_though_the_device_hardly_waits(calibration):
+    busy = step_with(calibration, 50.0, size=1024)
+    assert busy.played.busy_s > 0.85 * busy.step_s
+    assert busy.played.host_s == pytest.approx(busy.step_s)
+    assert bottleneck(busy).startswith("the host: it takes all of the step, and the device waits for it")
+    idle = step_with(calibration, 20.0, size=4096)
+    assert bottleneck(idle).startswith("matrix products")
 
 
 def test_a_step_bound_by_the_device_takes_the_same_with_a_slower_host(calibration):

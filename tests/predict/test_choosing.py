@@ -37,6 +37,15 @@ def test_the_fastest_that_is_affordable_is_chosen():
     assert fastest_under([FAST, SLOW, MIDDLE], 12).chosen is FAST
 
 
+def test_what_differs_by_rounding_alone_goes_by_price_and_then_by_name():
+    dear, cheap, same = made("a", 4, 2.0), made("c", 4 * (1 + 1e-12), 1.0), made("b", 4 * (1 + 2e-12), 1.0)
+    choice = fastest_under([dear, cheap, same], 10)
+    assert (choice.chosen, choice.runner_up) == (same, cheap)
+    assert sorted([dear, cheap, same], key=choice.rank) == [same, cheap, dear]
+    assert cheapest_within([cheap, same], 5).chosen is same
+    assert cheapest_within([made("a", 3e-3 * (1 + 1e-12), 1.0), made("b", 2e-3, 1.5)], 5).chosen.device == "b"
+
+
 def test_several_gpus_cost_as_many_times_the_price():
     four = made("middle", 2, 2.0, gpus=4)
     assert fastest_under([MIDDLE, four], 15).chosen is MIDDLE

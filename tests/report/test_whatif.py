@@ -69,6 +69,17 @@ def test_rows_are_sorted_by_cost_or_by_time():
     assert prices == sorted(prices)
 
 
+def test_devices_that_all_wait_for_the_host_are_ranked_by_price_and_the_host_is_named():
+    rows = answer(batch=2, devices="b200,h100-sxm,mi300x,h200")["rows"]
+    assert max(one["step_s"] for one in rows) == pytest.approx(min(one["step_s"] for one in rows))
+    prices = [one["price_per_hour"] for one in rows]
+    assert prices == sorted(prices)
+    assert prices[0] < prices[-1]
+    assert {one["bottleneck"].partition(":")[0] for one in rows} == {"the host"}
+    same = answer(batch=2, devices="mi300x,h200,b200", price_per_hour=1)["rows"]
+    assert [one["device"] for one in same] == ["b200", "h200", "mi300x"]
+
+
 def test_a_price_that_is_given_counts_for_every_device():
     assert {one["price_per_hour"] for one in answer(price_per_hour=2.5, **TRAINING)["rows"]} == {2.5}
 

@@ -39,9 +39,9 @@ class Choice:
         """Whether it fits, has a price and keeps within every limit."""
         return _able(one) and _excess(one, self.within_hours, self.under_dollars) <= 1
 
-    def rank(self, one: Prediction) -> tuple[float, ...]:
+    def rank(self, one: Prediction) -> tuple[float | str, ...]:
         """What qualifies comes first, the best of it before the rest; then what misses the limits least."""
-        excess = _excess(one, self.within_hours, self.under_dollars)
+        excess = as_shown(_excess(one, self.within_hours, self.under_dollars))
         best = _best(one, self.by)
         return (0.0, *best) if self.qualifies(one) else (1.0, float(not _able(one)), excess, *best)
 
@@ -91,6 +91,11 @@ def configuration(one: Prediction) -> str:
     """A prediction's configuration in words."""
     many = f"{one.gpus} × " if one.gpus > 1 else ""
     return f"{many}{one.device} with batch {one.batch}"
+
+
+def as_shown(value: float) -> float:
+    """To the four digits of a table: what looks the same ranks the same, not by the error of a sum."""
+    return float(f"{value:.4g}")
 
 
 def totals(one: Prediction) -> str:
@@ -155,15 +160,16 @@ def _excess(one: Prediction, within: float | None, under: float | None) -> float
     return max(used)
 
 
-def _best(one: Prediction, by: Literal["dollars", "hours"]) -> tuple[float, float]:
-    """Of equal hours the cheaper comes first, of equal dollars the faster."""
-    return (_dollars(one), _hours(one)) if by == "dollars" else (_hours(one), _dollars(one))
+def _best(one: Prediction, by: Literal["dollars", "hours"]) -> tuple[float | str, ...]:
+    """Of equal hours the cheaper comes first, of equal dollars the faster; then by name."""
+    dollars, hours = as_shown(_dollars(one)), as_shown(_hours(one))
+    return (*((dollars, hours) if by == "dollars" else (hours, dollars)), one.device)
 
 
 def _nearest(
     one: Prediction, within: float | None, under: float | None, by: Literal["dollars", "hours"]
-) -> tuple[float, ...]:
-    return (_excess(one, within, under), *_best(one, by))
+) -> tuple[float | str, ...]:
+    return (as_shown(_excess(one, within, under)), *_best(one, by))
 
 
 def _left_out(found: Sequence[Prediction]) -> tuple[str, ...]:

@@ -27,6 +27,7 @@ from laptime.workload import Phase, Workload
 # rows in sight.
 CALIBRATED, CALIBRATED_HOST, CALIBRATED_CPU, DATA_SHEET = 0.11, 0.4, 0.3, 0.31
 NEAR_HOST = 0.6
+ALL_OF_IT = 0.995  # what is shown as 100 %
 NEVER_COMPARED = 0.5  # where no device of the architecture was: a guess
 SCALING = 0.15  # more, for several GPUs: their p90, held out by GPU and framework
 MOST_GPUS = 16  # of one node: no larger one is in the measurements
@@ -131,7 +132,7 @@ def prediction(prepared: Prepared, speed: Speed, step: Step) -> Prediction:
         host_s=step.played.host_s,
         phases=dict(phases),
         layer_times=_layers(workload, step),
-        bottleneck=_bottleneck(step),
+        bottleneck=bottleneck(step),
         uncovered=workload.uncovered,
         peak_memory_bytes=peak,
         reserved_memory_bytes=int(peak * (1 if device.kind == "cpu" else ROUNDING)),
@@ -167,13 +168,15 @@ def _layers(workload: Workload, step: Step) -> tuple[LayerTime, ...]:
     )
 
 
-def _bottleneck(step: Step) -> str:
+def bottleneck(step: Step) -> str:
     """What more of would shorten the step most."""
     idle = 1 - step.played.busy_s / step.step_s
     if idle > 0.2:
         more = "; a larger batch costs little" if idle > 0.5 else ""
         return f"the host: the device waits for it {idle:.0%} of the time{more}"
     host = step.played.host_s / step.step_s
+    if host >= ALL_OF_IT:  # the step is as long as the host takes, however busy the device is meanwhile
+        return f"the host: it takes all of the step, and the device waits for it {idle:.0%} of the time"
     near = f"; the host takes {host:.0%} of the step beside it" if host > NEAR_HOST else ""
     compute = sum(one.device_s for one in step.operations if one.operation.flops)
     if compute > 0.5 * step.played.busy_s:

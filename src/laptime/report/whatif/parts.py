@@ -10,6 +10,7 @@ from typing import Any
 
 from laptime.errors import LaptimeError, WorkloadError
 from laptime.hardware import Device
+from laptime.predict.choosing import as_shown
 from laptime.predict.dataflow_step import assumptions
 from laptime.predict.devices import speed_of
 from laptime.predict.largest import MOST
@@ -66,18 +67,18 @@ def predictions(
 
 
 def ordered(question: Question, made: Mapping[str, Prediction]) -> dict[str, Prediction]:
-    """The cheapest or the fastest first; those that do not fit come last."""
+    """The cheapest or the fastest first, equal ones by the other and by name; what does not fit is last."""
     whole = question.samples is not None and question.epochs is not None
     by_cost = (question.sort or ("cost" if whole else "time")) == "cost"
 
-    def place(name: str) -> tuple[float, ...]:
+    def place(name: str) -> tuple[float | str, ...]:
         one = made[name]
         cost = one.dollars
         if cost is None:
             price = one.price_per_hour
             cost = math.inf if price is None else price * one.gpus / one.samples_per_s
-        time = 1 / one.samples_per_s
-        return (float(one.fits is False), *((cost, time) if by_cost else (time, cost)))
+        cost, time = as_shown(cost), as_shown(1 / one.samples_per_s)
+        return (float(one.fits is False), *((cost, time) if by_cost else (time, cost)), name)
 
     return {name: made[name] for name in sorted(made, key=place)}
 
