@@ -1,8 +1,10 @@
 """A run in MLflow, read back by MLflow's own client from a folder."""
 
 import http.server
+import json
 import math
 import os
+import re
 import sys
 import threading
 
@@ -58,6 +60,20 @@ def test_exporting_again_leaves_one_run(tmp_path, place):
     (left,) = client.search_runs([second.experiment_id])
     assert left.info.run_id == second.run_id
     assert client.get_run(first.run_id).info.lifecycle_stage == "deleted"
+
+
+@pytest.mark.parametrize("odd", ["O'Brien", "both \" and '", "a\\", "100%"])
+def test_a_run_whose_id_would_end_a_filters_text_is_found_and_no_other(tmp_path, place, odd):
+    uri, client = place
+    for name, own in (("run", odd), ("other", re.sub(r"\W", "x", odd))):
+        path = a_finished_run(tmp_path / name, ["conv1"]) / "run.json"
+        path.write_text(json.dumps(json.loads(path.read_text()) | {"id": own}))
+    other = write_mlflow(load(tmp_path / "other"), uri, "mine")
+    first = write_mlflow(load(tmp_path / "run"), uri, "mine")
+    second = write_mlflow(load(tmp_path / "run"), uri, "mine")
+    assert (first.replaced, second.replaced) == ((), (first.run_id,))
+    left = {one.info.run_id for one in client.search_runs([second.experiment_id])}
+    assert left == {other.run_id, second.run_id}
 
 
 def test_names_that_mlflow_does_not_take_stay_apart(tmp_path, place):

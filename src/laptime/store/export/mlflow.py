@@ -74,7 +74,7 @@ def write_mlflow(run: Run, uri: str, experiment: str | None = None) -> MlflowRun
         client = flow.client.MlflowClient(tracking_uri=uri)
         known = client.get_experiment_by_name(name)
         experiment_id = known.experiment_id if known else client.create_experiment(name)
-        earlier = client.search_runs([experiment_id], f"tags.`laptime.id` = '{run.id}'")
+        earlier = _earlier(client, run, experiment_id)
         run_id, cut = _fill(flow, client, run, experiment_id)
         for one in earlier:
             client.delete_run(one.info.run_id)
@@ -86,6 +86,13 @@ def write_mlflow(run: Run, uri: str, experiment: str | None = None) -> MlflowRun
         replaced=tuple(one.info.run_id for one in earlier),
         cut=cut,
     )
+
+
+def _earlier(client: Any, run: Run, experiment_id: str) -> list[Any]:
+    """Earlier exports of a run. MLflow's filters have no escape: what could end a text is matched by `_`."""
+    alike = re.sub(r"[^\w.-]", "_", run.id)
+    found = client.search_runs([experiment_id], f"tags.`laptime.id` LIKE '{alike}'")
+    return [one for one in found if one.data.tags.get("laptime.id") == run.id]
 
 
 def _mlflow() -> SimpleNamespace:
