@@ -38,6 +38,20 @@ def test_export_json_lists_the_files(laptime, run):
     assert len(one["files"]) == 4
 
 
+def test_what_was_written_is_told_though_mlflow_fails_after_it(laptime, run):
+    pytest.importorskip("mlflow", reason="mlflow-skinny is not installed")
+    wanted = ["--csv", "--perfetto", "--mlflow", "http://127.0.0.1:9"]
+    done = laptime("export", run, *wanted)
+    assert done.exit_code == 1
+    assert [Path(line).name for line in done.stdout.splitlines()] == [
+        *("layers.csv", "iterations.csv", "experiment.csv", "trace.json"),
+    ]
+    assert "no MLflow server answers" in done.stderr.splitlines()[-1]
+    done = laptime("export", run, *wanted, "--json")
+    assert (done.exit_code, done.stdout) == (1, "")
+    assert sum(line.startswith("laptime: written: ") for line in done.stderr.splitlines()) == 4
+
+
 def test_names_survive_both_formats(laptime, tmp_path):
     path = a_finished_run(tmp_path / "run", HOSTILE)
     assert laptime("export", path, "--csv", "--perfetto").exit_code == 0

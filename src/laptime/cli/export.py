@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -11,12 +11,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from laptime.cli.options import Json, Runs, wrong
-from laptime.cli.outcome import answer
+from laptime.cli.outcome import answer, say
 from laptime.cli.progress import waiting
-from laptime.errors import RunError
+from laptime.errors import LaptimeError, RunError
 
 if TYPE_CHECKING:
     from laptime.store import MlflowRun, Run
+
+    Step = Callable[[Run], Sequence[Path]]  # writes a run in one format
 
 TRACE_FILE = "trace.json"
 
@@ -75,23 +77,48 @@ def export(
         wrong("--mlflow", "give a folder, http://host:port or sqlite:///mlflow.db")
     if experiment is not None and (mlflow is None or not experiment.strip()):
         wrong("--experiment", "it names an experiment of --mlflow URI")
+    steps: list[Step] = [lambda run: _csv(run, out)] if csv else []
+    steps += [lambda run: [_perfetto(run, out)]] if perfetto else []
+    steps += [lambda run: _tensorboard(run, out)] if tensorboard else []
     written: list[dict[str, Any]] = []
-    with waiting("writing"):
-        from laptime.store import load
-
-        for run in map(load, runs):
-            files = ([*_csv(run, out)] if csv else []) + ([_perfetto(run, out)] if perfetto else [])
-            files += _tensorboard(run, out) if tensorboard else []
-            one: dict[str, Any] = {"run": str(run.path), "files": [str(file) for file in files]}
-            if mlflow is not None:
-                one["mlflow"] = _mlflow(run, mlflow, experiment)
-            written.append(one)
+    try:
+        with waiting("writing"):
+            _write(
+                runs, steps, None if mlflow is None else lambda run: _mlflow(run, mlflow, experiment), written
+            )
+    except LaptimeError:  # what was written is there all the same
+        for line in _lines(written):
+            say(f"laptime: written: {line}") if as_json else print(line)
+        raise
     if as_json:
         answer({"exports": written})
         return
+    for line in _lines(written):
+        print(line)
+
+
+def _write(
+    runs: Sequence[Path],
+    steps: Sequence[Step],
+    send: Callable[[Run], MlflowRun] | None,
+    written: list[dict[str, Any]],
+) -> None:
+    """Every run in every format; `written` has at any time what is there."""
+    from laptime.store import load
+
+    for path in runs:
+        run = load(path)
+        one: dict[str, Any] = {"run": str(run.path), "files": []}
+        written.append(one)
+        for step in steps:
+            one["files"] += [str(file) for file in step(run)]
+        if send is not None:
+            one["mlflow"] = send(run)
+
+
+def _lines(written: Sequence[Mapping[str, Any]]) -> Iterator[str]:
     for one in written:
-        for line in (*one["files"], *_sent(one.get("mlflow"))):
-            print(line)
+        yield from (*one["files"], *_sent(one.get("mlflow")))
 
 
 def _csv(run: Run, out: Path | None) -> list[Path]:
