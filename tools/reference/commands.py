@@ -20,6 +20,9 @@ _HEAD = """\
 
 Every command takes `--json` (one JSON document on standard output, all else on standard error) and `--help`,
 and ends with 0, with 1 (it failed; one line says why and what to do) or with 2 (wrong usage).
+With `--json` a command that fails leaves standard output empty: look at the status before you read a
+document. Only `run`, whose status is the script's, and `doctor`, which ends with 1 where nothing can be
+recorded, answer all the same.
 `laptime --version` prints the version.
 """
 _WORDS = {int: "number", float: "number", str: "text", Path: "path"}

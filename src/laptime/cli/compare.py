@@ -61,7 +61,8 @@ def compare(
 ) -> None:
     """Compare runs: step time, throughput, accounts and layers, as ratios with intervals and a verdict.
 
-    A run and a file of `laptime predict --json` are set side by side layer by layer, with their errors.
+    A run and a file of `laptime predict --json` are set side by side layer by layer, with their errors; where
+    the run was on another device than the predicted one, with ratios.
     """
     from laptime.report.comparison_predicted import is_prediction
 
