@@ -127,6 +127,36 @@ def test_only_keys_that_differ_are_in_the_table_of_differences(of_two):
     assert table(of_two, "config-differences") == [{"key": "lr", "base": "", "new": "0.1"}]
 
 
+def test_what_makes_a_verdict_stands_beside_the_table(of_two):
+    (told,) = sections(of_two)["runs"].sentences
+    assert "of one run against one, 2 % or half of the interquartile range" in told
+    assert "spans more than 20 %, the margin is over 15 % or there are fewer than 5 steps" in told
+
+
+def test_layers_of_unlike_networks_are_not_drawn_side_by_side(tmp_path):
+    runs = [a_run(tmp_path / n, layers=("stem", *(f"{n}{at}" for at in range(5))), steps=6) for n in "abc"]
+    page = check(page_of(*runs))
+    assert sections(page)["layers"].sentences == [
+        "The networks differ: 1 of 16 layers are in more than one run, too few to draw the layers side by "
+        "side. Each run's own page has them."
+    ]
+    assert not {"layers", "layer-map"} & set(figures(page))
+
+
+def test_many_keys_that_one_run_alone_has_are_folded(tmp_path):
+    settings = {f"key{number}": number for number in range(9)}
+    page = page_of(a_run(tmp_path / "a", lr=1, steps=6), a_run(tmp_path / "b", lr=2, steps=6, **settings))
+    assert table(page, "config-differences") == [{"key": "lr", "a": "1", "b": "2"}]
+    assert len(table(page, "config-alone")) == 9
+    found = [one for section in page.sections for one in section.tables if one.name.startswith("config")]
+    assert [one.folded for one in found] == [False, True]
+
+
+def test_a_loss_that_is_no_number_is_told_in_the_table_of_runs(tmp_path):
+    page = page_of(a_run(tmp_path / "a", steps=6), a_run(tmp_path / "b", steps=6, loss=float("nan")))
+    assert [row["val. loss"] for row in table(page, "runs")] == ["2", "not finite"]
+
+
 def test_what_must_be_known_is_said_first(of_two):
     assert any("one run each" in note for note in sections(of_two)["first"].bullets)
     assert "profiling" not in sections(of_two)

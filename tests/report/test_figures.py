@@ -141,12 +141,12 @@ def test_the_accounts_over_the_training_are_those_of_the_books(given):
 
 def test_what_is_in_no_layer_is_the_wait_and_the_host(given):
     error = steps.percentage_error(given.digest)
-    assert numbers(trace(error, "not in forward, loss, backward and update")["y"])[0] == ROUGHLY(25)
+    assert numbers(trace(error, "not in compute accounts")["y"])[0] == ROUGHLY(25)
     assert "communication" in error.caption
     assert numbers(trace(error, "in no account (unexplained)")["y"])[0] == 0
     total = steps.total_against_profiled(given.digest)
     assert numbers(trace(total, "total (wall time)")["y"])[0] == ROUGHLY(40)
-    assert numbers(trace(total, "forward, loss, backward and update")["y"])[0] == ROUGHLY(30)
+    assert numbers(trace(total, "compute accounts")["y"])[0] == ROUGHLY(30)
 
 
 def test_the_histogram_has_a_bar_where_the_steps_are(given):

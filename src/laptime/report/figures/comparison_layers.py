@@ -15,6 +15,7 @@ from laptime.store.files import one_line
 _MOST_BARS = 20
 _MOST_RATIOS = 40
 _MOST_SIDES = 6  # runs with bars beside each other; more are told by the ratios alone
+_FEWEST_SHARED = 0.2  # of all layers; of fewer, a figure would be mostly empty
 _HIGHEST = 20.0  # a ratio beyond it is drawn at the frame
 
 Row = Mapping[str, Any]
@@ -24,7 +25,7 @@ def layers_beside(runs: Sequence[Compared], stage: Stage, unit: str) -> Figure |
     """The largest layers of all runs, a bar for each run; a layer that a run lacks has none."""
     times = [_totals(run, stage) for run in runs[:_MOST_SIDES]]
     names = _largest(times, _MOST_BARS)
-    if not names:
+    if not names or unlike(runs, stage):
         return None
     labels = apart(names)
     traces = [
@@ -125,7 +126,7 @@ def layer_map(runs: Sequence[Compared], stage: Stage, unit: str) -> Figure | Non
     """Every layer of every run as its ratio to the first run's: blue took less, orange more."""
     times = [_totals(run, stage) for run in runs]
     names = [name for name in _largest(times[:1], _MOST_RATIOS) if any(name in one for one in times[1:])]
-    if not names or len(runs) < 3:
+    if not names or len(runs) < 3 or unlike(runs, stage):
         return None
     others = [place for place in range(1, len(runs)) if times[place]]
     ratios = [
@@ -165,6 +166,20 @@ def layer_map(runs: Sequence[Compared], stage: Stage, unit: str) -> Figure | Non
         layout={"xaxis": {"type": "category", "automargin": True, "tickangle": -30}, "yaxis": NAMES_AXIS},
         height=170 + 24 * max(3, len(names)),
     )
+
+
+def unlike(runs: Sequence[Compared], stage: Stage) -> tuple[int, int] | None:
+    """How many layers two runs or more have, and of how many, where these are too few to draw together."""
+    found = [set(_modules(run, stage)) for run in runs]
+    every = set().union(*found)
+    shared = {name for name in every if sum(name in one for one in found) > 1}
+    timed = sum(bool(one) for one in found)
+    return (len(shared), len(every)) if timed > 1 and len(shared) < _FEWEST_SHARED * len(every) else None
+
+
+def _modules(run: Compared, stage: Stage) -> list[str]:
+    part = run.found[stage.value]
+    return [one["layer"] for one in part["layers"] if one["total_s"] and one["module"]] if part else []
 
 
 def _log(ratio: float | None) -> float | None:

@@ -11,7 +11,7 @@ from laptime.report.digest import Digest, Rows
 from laptime.report.figures.figure import COLOURS, Figure, Trace, axis, colour, label, milliseconds, packed
 
 _COMPUTE = (Account.FORWARD, Account.LOSS, Account.BACKWARD, Account.UPDATE)
-_COMPUTING = "forward, loss, backward and update"
+_COMPUTING = "compute accounts"
 _DUST = 1e-6  # of the time: what rounding leaves of sums
 THESIS_UNEXPLAINED = (0.38, 0.54)  # of an iteration, by its own account (mission, A)
 
@@ -174,8 +174,8 @@ def total_against_profiled(digest: Digest) -> Figure | None:
         name="total-profiled",
         title="Total against profiled time",
         caption="Of an iteration: its wall time, what the accounts explain (the two lie on each other where "
-        "the books close), and the accounts of the network's compute, which marks divide among its layers."
-        + _beyond(rows, "mean_s"),
+        "the books close), and its compute accounts: forward, loss, backward and update, which marks divide "
+        "among the layers." + _beyond(rows, "mean_s"),
         traces=[
             {
                 "type": "scatter",
@@ -208,7 +208,7 @@ def percentage_error(digest: Digest) -> Figure | None:
         name="percentage-error",
         title="Percentage error",
         caption="How far what is charged falls short of the iteration's time. The thesis could not explain "
-        f"{low:.0f} to {high:.0f} % (shaded). What is not compute is data, copies, communication, Python and "
+        f"{low:.0f} to {high:.0f} % (shaded). Not in compute accounts: data, copies, communication, Python, "
         "the recorder.",
         traces=[
             {

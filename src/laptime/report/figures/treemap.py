@@ -59,13 +59,13 @@ def treemap(part: Mapping[str, Any], paths: Mapping[str, str]) -> Figure | None:
                 "marker": {
                     "colors": [back[node] / seconds[node] for node in nodes],
                     "colorscale": [[0, COLOURS["forward"]], [0.5, "#8f8f8f"], [1, COLOURS["backward"]]],
-                    "cmin": 0,
-                    "cmax": 1,
+                    "cmin": 0.2,  # few layers are beyond these: all shades for those that there are
+                    "cmax": 0.8,
                     "showscale": True,
                     "colorbar": {
                         "title": {"text": "backward"},
-                        "tickvals": [0, 0.5, 1],
-                        "ticktext": ["none", "half", "all"],
+                        "tickvals": [0.2, 0.5, 0.8],
+                        "ticktext": ["≤ 20 %", "half", "≥ 80 %"],
                         "thickness": 12,
                     },
                     "line": {"width": 1, "color": "#ffffff88"},

@@ -8,6 +8,8 @@ from typing import Any
 import numpy as np
 
 from laptime.record import Stage
+from laptime.record.comparison import RUN_TO_RUN, WIDE
+from laptime.record.statistics import FEWEST, NOISY_SPREAD
 from laptime.report import words
 from laptime.report.comparison import compare
 from laptime.report.content import NOUNS
@@ -25,6 +27,15 @@ from laptime.store.files import one_line
 
 MOST_RUNS = 20
 _TONES = {"faster": "good", "slower": "bad", "no difference": "", "too noisy": "fair"}
+
+# What `record.comparison` does, beside the tables that its words stand in.
+_VERDICTS = (
+    "A run is `faster` or `slower` where the whole 95 % interval of its ratio lies beyond 1 by a margin: of "
+    f"one run against one, {words.percent(RUN_TO_RUN, 0)} or half of the interquartile range of their steps, "
+    "whichever is more; of repetitions, none. Else it is `too noisy` where the interval spans more than "
+    f"{words.percent(WIDE - 1, 0)}, the margin is over {words.percent(NOISY_SPREAD, 0)} or there are fewer "
+    f"than {FEWEST} steps, and `no difference` otherwise."
+)
 
 Document = Mapping[str, Any]
 
@@ -189,7 +200,7 @@ def _runs(shown: Sequence[Compared], stage: Stage, groups: Sequence[Group], link
     if len(groups) < len(shown):
         found.append(tables.groups_table(groups))
     drawn = _kept(figures.step_intervals(shown, _noun(shown, stage)))
-    return Section(name="runs", title="The runs", tables=found, figures=drawn)
+    return Section(name="runs", title="The runs", sentences=[_VERDICTS], tables=found, figures=drawn)
 
 
 def _books(shown: Sequence[Compared], stage: Stage, document: Document | None) -> Section:
@@ -219,6 +230,11 @@ def _layers(shown: Sequence[Compared], stage: Stage, document: Document | None) 
         comparison_layers.layer_map(shown, stage, unit) if document is None else None,
     )
     told = [] if drawn else ["No run has layer times, so nothing can be said of layers."]
+    if shared := comparison_layers.unlike(shown, stage):
+        told = [
+            f"The networks differ: {shared[0]} of {words.plural(shared[1], unit)} are in more than one run, "
+            f"too few to draw the {unit}s side by side. Each run's own page has them."
+        ]
     return Section(name="layers", title=f"{unit.capitalize()}s", sentences=told, figures=drawn, tables=found)
 
 

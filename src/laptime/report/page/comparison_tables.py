@@ -22,6 +22,7 @@ from laptime.store.files import one_line
 BASELINE = "baseline"
 _MOST_ROWS = 400
 _MOST_KEYS = 100
+_MOST_ALONE = 8  # keys that one run alone has; more are folded: they are of another command or script
 _SHORT = {Stage.TRAIN: "train", Stage.VALIDATION: "val."}
 _LONGEST = 160  # letters of a value; a whole file's content may be configuration
 
@@ -102,8 +103,12 @@ def _learned(runs: Sequence[Compared]) -> dict[str, list[str | Cell]]:
     ):
         for stage in (Stage.VALIDATION, Stage.TRAIN):
             values = [result(run, stage, key) for run in runs]
-            if any(value is not None for value in values):
-                columns[f"{_SHORT[stage]} {title}"] = [_number(value, write) for value in values]
+            lost = [_lost(run, stage, key) for run in runs]
+            if any(lost) or any(value is not None for value in values):
+                columns[f"{_SHORT[stage]} {title}"] = [
+                    "not finite" if gone else _number(value, write)
+                    for value, gone in zip(values, lost, strict=True)
+                ]
                 break
     return columns
 
@@ -112,6 +117,12 @@ def result(run: Compared, stage: Stage, key: str) -> float | None:
     """What was logged over the last epoch."""
     value = ((run.found[stage.value] or {}).get("results") or {}).get(key)
     return None if value is None else float(value)
+
+
+def _lost(run: Compared, stage: Stage, key: str) -> bool:
+    """Whether something was logged that is no number."""
+    results = (run.found[stage.value] or {}).get("results") or {}
+    return key in results and results[key] is None
 
 
 def groups_table(groups: Sequence[Group]) -> Table:
@@ -183,14 +194,26 @@ def differences(runs: Sequence[Run], shown: Sequence[Compared]) -> list[Table]:
     for kind, title in (("config", "Configuration"), ("machine", "Environment")):
         facts: list[dict[str, str]] = [found.get(kind, {}) for found in every]
         keys = [key for key in dict.fromkeys(key for one in facts for key in one) if _differs(facts, key)]
-        rows = [[key, *(_clipped(one.get(key, "")) for one in facts)] for key in keys[:_MOST_KEYS]]
-        if rows:
-            more = f" (the first {_MOST_KEYS} of {len(keys)})" if len(keys) > len(rows) else ""
-            head = ("key", *(one_line(one.name) for one in shown))
-            name = f"{kind}-differences"
-            tables.append(
-                Table(name=name, title=f"{title}: what differs{more}", head=head, rows=rows, words=len(head))
-            )
+        alone = [key for key in keys if sum(key in one for one in facts) == 1]
+        alone = alone if len(alone) > _MOST_ALONE else []
+        both = [key for key in keys if key not in set(alone)]
+        for name, what, found in (
+            ("differences", "what differs", both),
+            ("alone", "in one run alone", alone),
+        ):
+            rows = [[key, *(_clipped(one.get(key, "")) for one in facts)] for key in found[:_MOST_KEYS]]
+            if rows:
+                more = f" (the first {_MOST_KEYS} of {len(found)})" if len(found) > len(rows) else ""
+                tables.append(
+                    Table(
+                        name=f"{kind}-{name}",
+                        title=f"{title}: {what}{more}",
+                        head=("key", *(one_line(one.name) for one in shown)),
+                        rows=rows,
+                        words=len(shown) + 1,
+                        folded=name == "alone",
+                    )
+                )
     return tables
 
 

@@ -198,7 +198,8 @@ def _iterations(found: Mapping[str, Any], seen: Digest) -> Section:
     figures: list[Figure] = []
     if part is not None:
         order = layers.by_time(part)
-        marked = " ".join(_marked(part, unit))
+        told = marked_steps(part, unit).split(";")[0]  # the rest stands above the layers
+        marked = told and f"{told[0].upper()}{told[1:]}."
         figures = _kept(
             layers.over_iterations(seen, order, unit, marked), layers.one_layer(seen, order, unit)
         )
