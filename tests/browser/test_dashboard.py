@@ -1,3 +1,4 @@
+import json
 import shutil
 from urllib.parse import quote
 
@@ -104,6 +105,9 @@ def test_two_runs_ticked_by_keys_are_compared_and_the_first_is_the_baseline(list
     assert "slow" in told
     assert "quick" in told
     assert "learning_rate" in told  # what differs
+    page.go_back()
+    page.wait_for_selector('#compare:text-is("compare 2 runs")')
+    assert page.is_checked('tr[data-run="sweep/slow"] input')
 
 
 def test_arrows_move_through_the_list_and_enter_opens_a_run(listed):
@@ -123,6 +127,14 @@ def test_arrows_move_through_the_list_and_enter_opens_a_run(listed):
     assert len(listed.figures()) == 16  # as many as the report has
     page.click("text=All runs")
     page.wait_for_url("**:*/")
+
+
+def test_a_run_that_begins_while_the_list_is_open_appears_in_it(listed, training):
+    listed.page.wait_for_selector('tr[data-run="live"]', timeout=15_000)
+
+
+def test_the_ticks_take_little_room(listed):
+    assert listed.page.locator("table.runs tbody tr td").first.bounding_box()["width"] < 60
 
 
 def test_the_list_is_read_on_a_telephone_and_in_the_dark(look, served):
@@ -200,6 +212,18 @@ def test_the_page_of_a_run_follows_it_without_reloading_and_says_when_it_ends(lo
         seen.full()
 
 
+def test_what_was_selected_while_the_run_ended_is_put_in_when_the_selection_goes(look, served, training):
+    with look(f"{served}/runs/live") as seen:
+        page = seen.page
+        page.evaluate("() => document.getSelection().selectAllChildren(document.querySelector('h1'))")
+        training.close("finished", {})
+        page.wait_for_selector("text=this page is complete but for what is selected", timeout=15_000)
+        assert seen.words("h1") == "live running"
+        page.evaluate("() => document.getSelection().removeAllRanges()")
+        page.wait_for_selector("text=this page is complete.")
+        assert seen.words("h1") == "live finished"
+
+
 def zoom(seen, figure):
     """Drag over the middle of a figure, as a reader does; the range that is shown then."""
     seen.page.locator(f"#plot-{figure}").scroll_into_view_if_needed()
@@ -260,11 +284,13 @@ def test_a_prediction_is_drawn_for_every_device_with_its_layers_and_memory(predi
 def test_a_slider_moved_by_keys_changes_the_answer_the_figures_and_the_address(predicted):
     page = predicted.page
     before = predicted.marks()["devices"]["bars"]
-    assert predicted.words("#told-host") == "× 1.0"
+    assert predicted.words("#told-host") == "× 1"
+    slide(predicted, "host", "ArrowRight", times=2)
+    assert predicted.words("#told-host") == "× 1.07"
     with page.expect_response("**/api/predict?*host=2*"):
-        slide(predicted, "host", "ArrowRight", times=20)
+        slide(predicted, "host", "ArrowRight", times=18)
     page.wait_for_selector(ANSWERED)
-    assert predicted.words("#told-host") == "× 2.0"
+    assert predicted.words("#told-host") == "× 2"
     assert "host=2" in page.url
     predicted.full()
     assert predicted.marks()["devices"]["bars"] == 2 * before  # as it is, and with what was moved
@@ -279,7 +305,7 @@ def test_an_address_with_a_question_opens_with_its_answer(predicted, served):
     predicted.page.goto(f"{served}/predict?run=recorded&gpus=4&compute=2")
     predicted.page.wait_for_selector(ANSWERED)
     assert predicted.words("#told-gpus") == "4"
-    assert predicted.words("#told-compute") == "× 2.0"
+    assert predicted.words("#told-compute") == "× 2"
 
 
 def test_another_device_is_looked_at_by_its_button(predicted):
@@ -296,6 +322,34 @@ def test_a_question_without_an_answer_is_one_line_and_no_more(look, served):
         seen.page.wait_for_selector("#told.wrong")
         assert 10 < len(seen.words("#told")) < 300
         assert not seen.errors
+
+
+@pytest.mark.parametrize(
+    ("query", "said"), [("network=nope&batch=8", "'nope'"), ("run=recorded&batch=abc", "'abc'")]
+)
+def test_what_an_address_asks_wrongly_is_told_and_not_another_question(look, served, query, said):
+    with look(f"{served}/predict?{query}", drawn=False, quiet=False) as seen:
+        seen.page.wait_for_selector(f'#told.wrong:has-text("{said}")')
+        seen.page.wait_for_selector("#networks option[value='network:resnet50']", state="attached")
+        assert said in seen.words("#told")
+        assert seen.page.input_value("select[name=subject]") == query.split("&")[0].replace("=", ":")
+
+
+@pytest.fixture
+def cut_off(runs):
+    """The newest run of all; its workload is cut off."""
+    path = shutil.copytree(runs / "recorded", runs / "cut-off")
+    document = json.loads((path / "run.json").read_text())
+    (path / "run.json").write_text(json.dumps(document | {"created": "2999-01-01T00:00:00+00:00"}))
+    (path / "workload.json").write_text("{")
+    yield
+    shutil.rmtree(path)
+
+
+def test_the_prediction_page_opens_with_the_newest_run_that_can_be_read(look, served, cut_off):
+    with look(f"{served}/predict", drawn=False, quiet=False) as seen:
+        seen.page.wait_for_selector(ANSWERED)
+        assert seen.page.input_value("select[name=subject]") == "run:recorded"
 
 
 def test_the_networks_of_the_zoo_are_offered(predicted):

@@ -7,11 +7,14 @@
   let updated = Date.now();
   let answers = true;
   let over = false;
+  let skipped = false;  // a part was held by a selection
+  let waits = null;  // the page that such a part is to be taken from
 
   function say() {
     const seconds = Math.round((Date.now() - updated) / 1000);
     const ago = seconds < 90 ? `${seconds} s ago` : `${Math.round(seconds / 60)} min ago`;
-    const text = over ? "The run has ended; this page is complete."
+    const ended = waits === null ? "this page is complete" : "this page is complete but for what is selected";
+    const text = over ? `The run has ended; ${ended}.`
       : answers ? `updated ${ago}` : `the server does not answer; updated ${ago}`;
     line.setAttribute("aria-live", over || !answers ? "polite" : "off");  // seconds are not read out
     if (line.textContent !== text) line.textContent = text;
@@ -31,7 +34,7 @@
   /* Replaces a part and keeps what its reader did to it: opened, scrolled, focused. */
   function replacePart(old, fresh) {
     if (old.isEqualNode(fresh)) return;
-    if (held(old)) return;  // someone is copying from it: next time
+    if (held(old)) { skipped = true; return; }  // someone is copying from it: when the selection goes
     const open = old.querySelector("details")?.open;
     const scrolled = old.querySelector(".scroll")?.scrollLeft;
     const focused = [...old.querySelectorAll("a, summary, [tabindex]")].indexOf(document.activeElement);
@@ -101,11 +104,19 @@
     const fresh = new DOMParser().parseFromString(text, "text/html");
     const main = fresh.getElementById("main");
     if (!main) return;
+    skipped = false;
     replacePart(document.querySelector(".contents"), fresh.querySelector(".contents"));
     merge(document.getElementById("main"), main, changeSection);
     document.title = fresh.title;
     over = !fresh.getElementById("live")?.dataset.seal;
+    waits = skipped ? text : null;
   }
+
+  document.addEventListener("selectionchange", () => {
+    if (waits === null || !document.getSelection().isCollapsed) return;
+    update(waits);
+    say();
+  });
 
   async function ask() {
     try {

@@ -10,6 +10,7 @@
   const FIELDS = ["batch", "precision", "samples", "epochs", "price_per_hour", "sort"];
   const FACTORS = ["compute", "bandwidth", "link", "host"];
   const KINDS = ["network", "run", "workload"];
+  const FIRST = 3;  // runs that are tried before a page opens with an error
   const NO_LIMIT = 6.05;  // of the loader's slider: to its right nothing is waited for
   let shown = "";
 
@@ -35,7 +36,7 @@
   function sayAll(ownBatch) {
     for (const [name, slide] of slides) {
       const value = slid(name);
-      let text = `× ${digits(value, 2)}`;
+      let text = `× ${value}`;
       let moved = value !== 1;
       if (name === "gpus") text = String(value);
       if (name === "loader") { moved = value !== null; text = moved ? `${digits(value)} a second` : "as fast as needed"; }
@@ -117,9 +118,9 @@
     told.classList.toggle("wrong", wrong);
   }
 
-  async function ask() {
-    const query = question();
-    if (!query) { say("Choose a network, a run or a workload."); return; }
+  /* Whether there was an answer. */
+  async function ask(query = question()) {
+    if (!query) { say("Choose a network, a run or a workload."); return false; }
     const mine = ++asked;
     if (under) under.abort();
     under = new AbortController();
@@ -129,16 +130,18 @@
     try {
       const answer = await fetch("/api/predict?" + query, { signal: under.signal });
       const found = await answer.json();
-      if (mine !== asked) return;  // another question was asked meanwhile
-      if (!answer.ok) { say(found.error || "the server cannot answer this", true); return; }
+      if (mine !== asked) return true;  // another question was asked meanwhile
+      if (!answer.ok) { say(found.error || "the server cannot answer this", true); return false; }
       say(sentence(found));
       sayAll(found.question.batch);
       if (!form.elements.batch.value) slideTo("batch", found.question.batch);
       place.classList.remove("empty");
       await show(found, (device) => { shown = device; ask(); });
       document.body.dataset.answered = String(mine);
+      return true;
     } catch (error) {
       if (mine === asked && error.name !== "AbortError") say("the server does not answer; is `laptime serve` still running?", true);
+      return true;  // another subject would do no better
     } finally {
       clearTimeout(slow);
       if (mine === asked) place.setAttribute("aria-busy", "false");
@@ -182,29 +185,39 @@
     const group = document.getElementById("networks");
     try {
       const { networks } = await (await fetch("/api/networks")).json();
-      const value = form.elements.subject.value;
+      const select = form.elements.subject;
+      const value = select.value;
       if (networks === null) {
         document.getElementById("without-torch").hidden = false;
         group.remove();
       } else {
         group.replaceChildren(...networks.map((name) => make("option", name, { value: "network:" + name })));
-        if (value) form.elements.subject.value = value;
+      }
+      if (!value) return;
+      select.value = value;
+      if (!select.value) {  // the address has a network that is none: it stays, and the server says so
+        select.append(make("option", value.slice(value.indexOf(":") + 1), { value }));
+        select.value = value;
       }
     } catch (_) { /* runs and workloads are there all the same */ }
   }
 
-  restore(new URLSearchParams(location.search));
+  /* The first run or workload that has an answer, the newest run first; resnet50 where none of a few has one. */
+  async function begin() {
+    const options = () => [...form.elements.subject.options].filter((one) => !one.disabled);
+    const take = (one) => { form.elements.subject.value = one.value; suit(); return ask(); };
+    for (const one of options().slice(0, FIRST)) if (await take(one)) return;
+    await listed;
+    const any = options().find((one) => one.value === "network:resnet50") || options()[0];
+    if (any) take(any);
+    else say("Nothing can be predicted here: record a run, or save a workload with `laptime predict NETWORK --save FILE`.");
+  }
+
+  const address = new URLSearchParams(location.search);
+  restore(address);
   suit();
   sayAll();
-  const first = subject() ? null : [...form.elements.subject.options].find((one) => !one.disabled);
-  if (first) form.elements.subject.value = first.value;
-  suit();
-  listNetworks().then(() => {
-    if (subject()) return;
-    const usual = [...form.elements.subject.options].find((one) => one.value === "network:resnet50");
-    const any = usual || [...form.elements.subject.options].find((one) => !one.disabled);
-    if (any) { form.elements.subject.value = any.value; suit(); ask(); }
-    else say("Nothing can be predicted here: record a run, or save a workload with `laptime predict NETWORK --save FILE`.");
-  });
-  if (subject()) ask();
+  const listed = listNetworks();
+  if (KINDS.some((kind) => address.get(kind))) ask(address);  // as it stands there: what a field cannot hold, the server tells
+  else begin();
 })();

@@ -3,12 +3,21 @@
 (() => {
   const search = document.getElementById("search");
   const chosen = document.getElementById("chosen");
-  if (!search || !chosen) return;
+  const WAIT_MS = 150, AGAIN_MS = 5000, AT_ONCE = 24;
+  if (!search || !chosen) {  // no run yet: the first one brings the list
+    setInterval(async () => {
+      if (document.hidden) return;
+      try {
+        const answer = await fetch("/", { cache: "no-store" });
+        if (answer.ok && (await answer.text()).includes('id="chosen"')) location.reload();
+      } catch (_) { /* the server is gone */ }
+    }, AGAIN_MS);
+    return;
+  }
   const box = search.elements.q;
   const button = document.getElementById("compare");
-  const ticked = new Set();
+  const ticked = new Set(history.state?.ticked);  // which Back, and loading anew, bring again
   const filled = new Map();
-  const WAIT_MS = 150, AGAIN_MS = 5000, AT_ONCE = 24;
 
   /* --- ticking ------------------------------------------------------------------------------------ */
 
@@ -23,8 +32,11 @@
   chosen.addEventListener("change", (event) => {
     if (event.target.name !== "run") return;
     if (event.target.checked) ticked.add(event.target.value); else ticked.delete(event.target.value);
+    keep(location.href);
     showTicks();
   });
+
+  function keep(place) { history.replaceState({ ticked: [...ticked] }, "", place); }
 
   chosen.addEventListener("submit", (event) => {
     event.preventDefault();  // in the order of ticking: the first is the baseline
@@ -36,7 +48,7 @@
 
   let asked = 0;
   let seal = "";
-  let waits;
+  let waits = 0, under = 0;
 
   function address() {
     const query = new URLSearchParams(new FormData(search));
@@ -46,26 +58,31 @@
 
   async function show(place) {
     const mine = ++asked;
+    under += 1;
     try {
       const answer = await fetch(place, { headers: seal ? { "If-None-Match": seal } : {}, cache: "no-store" });
       if (mine !== asked || answer.status === 304 || !answer.ok) return;
       const fresh = new DOMParser().parseFromString(await answer.text(), "text/html");
       if (mine !== asked || !fresh.getElementById("found")) return;
       seal = answer.headers.get("ETag") || "";
-      const at = document.activeElement?.closest?.("tr")?.dataset.run;
+      const focused = document.activeElement;
+      const at = focused?.closest?.("tr")?.dataset.run;
       for (const id of ["found", "count"]) {
         document.getElementById(id).replaceWith(document.importNode(fresh.getElementById(id), true));
       }
       for (const name of ["sort", "order"]) search.elements[name].value = fresh.getElementById("search").elements[name].value;
-      history.replaceState(null, "", place);
+      keep(place);
       showTicks();
       watch();
-      if (at !== undefined) [...rows()].find((one) => one.dataset.run === at)?.querySelector("a").focus();
-    } catch (_) { /* the server is gone; what is shown stays */ }
+      if (at !== undefined) [...rows()].find((one) => one.dataset.run === at)?.querySelector(focused.tagName === "INPUT" ? "input" : "a")?.focus();
+    } catch (_) { /* the server is gone; what is shown stays */ } finally { under -= 1; }
   }
 
   search.addEventListener("submit", (event) => { event.preventDefault(); show(address()); });
-  search.addEventListener("input", () => { clearTimeout(waits); waits = setTimeout(() => show(address()), WAIT_MS); });
+  search.addEventListener("input", () => {
+    clearTimeout(waits);
+    waits = setTimeout(() => { waits = 0; show(address()); }, WAIT_MS);
+  });
   chosen.addEventListener("click", (event) => {
     const link = event.target.closest("thead a");
     if (!link || event.ctrlKey || event.metaKey || event.shiftKey) return;
@@ -74,7 +91,8 @@
   });
 
   setInterval(() => {
-    if (!document.hidden && chosen.querySelector("[data-running]")) show(location.pathname + location.search);
+    const free = !waits && !under && document.getSelection().isCollapsed;  // nobody searches or copies
+    if (!document.hidden && free) show(location.pathname + location.search);
   }, AGAIN_MS);
 
   /* --- keys --------------------------------------------------------------------------------------- */
