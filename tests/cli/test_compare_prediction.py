@@ -77,6 +77,7 @@ def test_what_is_no_layer_is_not_in_the_error_of_layers_and_is_shown(laptime, bo
     assert row["total"]["measured"] == pytest.approx(0.002)
     assert row["total"]["error"] == pytest.approx(49)
     shown = " ".join(laptime("compare", "waited", "predicted.json").stdout.split())
+    assert "update" in shown.partition("(host) 2.0 100.0 +4900 %")[0]  # below the phases too
     assert "(host), Python between the phases, is no layer: 100 ms predicted, 2 ms measured" in shown
 
 
@@ -93,6 +94,16 @@ def test_a_run_on_a_cpu_condemns_no_prediction_for_a_gpu(laptime, both, name):
     assert "no error of the prediction" in " ".join(shown.split())
     assert " off" not in shown
     assert " 1x" in shown
+
+
+def test_layers_of_slow_marked_steps_that_exceed_the_step_are_noted(laptime, both):
+    a_run(both / "marked", rest_s=1e-4, jitter=lambda layer, number: float(number > 3))
+    found = json.loads(laptime("compare", "marked", "predicted.json", "--json").stdout)
+    assert any(
+        "more than the step: they are of steps whose layers were marked" in one for one in found["notes"]
+    )
+    found = json.loads(laptime("compare", "run", "predicted.json", "--json").stdout)
+    assert not any("more than the step" in one for one in found["notes"])
 
 
 def test_a_gpu_that_nobody_knows_may_be_the_predicted_one(laptime, both):

@@ -22,6 +22,7 @@ from laptime.store.files import one_line, plain
 
 _SAME_BATCH = 0.005
 _WORTH_SAYING = 0.02  # of the step
+_TOO_MUCH = 1.1  # of the step: medians of its parts need not add up to the whole's
 Row = dict[str, Any]
 
 HOST = BETWEEN.layer  # which has an account of its own where it was measured
@@ -199,6 +200,12 @@ def _notes(
         if only:
             more = f" and {len(only) - 8} more" if len(only) > 8 else ""
             said.append(f"only {side}: {', '.join(map(one_line, only[:8]))}{more}")
+    whole = sum(row["total"]["measured"] or 0.0 for row in layers)
+    if whole > _TOO_MUCH * found.step_s.median:
+        said.append(
+            f"measured layers add up to {whole * 1e3:.3g} ms, more than the step: they are of steps whose "
+            "layers were marked, and those were slower than most"
+        )
     if "refined by run " + found.run in str(predicted["basis"]):
         said.append("the prediction was refined by this very run, so its error says nothing")
     return [*said, *map(str, predicted.get("notes") or ())]
@@ -219,10 +226,15 @@ def summary_of(found: Mapping[str, Any]) -> str:
     return whole + apart + _beside(found)
 
 
+def host_of(found: Mapping[str, Any]) -> list[tuple[str, Row]]:
+    """The row that stands below the phases, so that they add up to the step; none where neither has it."""
+    return [(HOST, row["total"]) for row in found["layers"] if row["layer"] == HOST]
+
+
 def _beside(found: Mapping[str, Any]) -> str:
     """What (host) has of both, which is no layer and not in their error."""
-    host = next((row["total"] for row in found["layers"] if row["layer"] == HOST), None)
-    both = {side: (host or {}).get(side) or 0.0 for side in ("predicted", "measured")}
+    host = dict(host_of(found)).get(HOST, {})
+    both = {side: host.get(side) or 0.0 for side in ("predicted", "measured")}
     if max(both.values()) < _WORTH_SAYING * found["step"]["measured"]:
         return ""
     sides = ", ".join(f"{seconds * 1e3:.3g} ms {side}" for side, seconds in both.items())

@@ -10,7 +10,7 @@ from rich.text import Text
 
 from laptime.report import words
 from laptime.report.columns import Column, paragraph, table
-from laptime.report.comparison_predicted import summary_of
+from laptime.report.comparison_predicted import host_of, summary_of
 from laptime.report.terminal import print_lines
 
 TOP_LAYERS = 15
@@ -31,6 +31,7 @@ def _lines(found: Row, width: int, every_layer: bool) -> Iterator[Text]:
     yield Text(f"predicted  {words.name(made['path'])}: {made_for}, batch {made['batch']}", style="bold")
     yield from (Text(), *paragraph(summary_of(found), width))
     rows = [("step", found["step"]), *((one["phase"], one) for one in found["phases"] if one["measured"])]
+    rows += host_of(found)
     off = "ratio" if found["same_device"] is False else "off"
     yield from (Text(), Text("Phases, in ms", style="bold"), *_times("", rows, off, width))
     layers = _layers(found["layers"], off, width, every_layer)

@@ -10,7 +10,7 @@ from typing import Any
 from laptime.errors import PredictionError
 from laptime.record import Phase
 from laptime.report import words
-from laptime.report.comparison_predicted import summary_of
+from laptime.report.comparison_predicted import host_of, summary_of
 from laptime.report.figures import prediction as figures
 from laptime.report.page.page import Page, Section, Table, Tile
 from laptime.report.page.prediction_tables import (
@@ -261,7 +261,7 @@ def beside_page(found: Mapping[str, Any]) -> Page:
 
 def _phases(found: Row) -> list[tuple[str, Row]]:
     rows = [(row["phase"], row) for row in found["phases"] if row["measured"] or row["predicted"]]
-    return [*rows, ("step", found["step"])]
+    return [*rows, *host_of(found), ("step", found["step"])]
 
 
 def _beside_tiles(found: Row) -> Iterator[Tile]:
