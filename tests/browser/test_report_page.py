@@ -90,7 +90,8 @@ def test_every_figure_of_a_run_is_drawn_with_a_mark_for_every_layer(rich):
     assert marks["treemap"]["slices"] == layers + 3  # the step, blocks, and blocks.0 that two layers share
     assert marks["iterations"]["lines"] == layers
     assert marks["one-layer"]["lines"] == 2 * 3  # ranks by phases
-    assert marks["timeline"]["bars"] == 3 * layers * 2  # the layers' phases, and a kernel in each
+    # The layers' phases, a kernel in each, and what was before and after them.
+    assert marks["timeline"]["bars"] == 3 * layers * 2 + 2
     assert marks["books"]["bars"] == 5 + 2
     assert marks["profiling"]["boxes"] == 2
     assert all(one["ticks"] > 3 for name, one in marks.items() if name != "treemap")
@@ -156,7 +157,7 @@ def _highest(seen, figure):
     """The largest value among the lines that are shown of a figure, as Plotly has them."""
     return seen.page.evaluate(
         """(name) => Math.max(...document.getElementById("plot-" + name)._fullData
-           .filter((trace) => trace.visible === true && trace.mode === "lines")
+           .filter((trace) => trace.visible === true && trace.mode.startsWith("lines"))
            .flatMap((trace) => [...trace.y]))""",
         figure,
     )
@@ -186,6 +187,14 @@ def test_a_telephone_does_not_scroll_sideways(look, hostile):
     with look(hostile, width=390) as seen:
         assert seen.overflow() == 0
         assert seen.figures() == ALL
+        wide = "(one) => one.getBoundingClientRect().width"
+        assert seen.page.eval_on_selector("#plot-layers .gridlayer", wide) > 150  # beside names of 34 letters
+        assert "…error=alert(1)>" in seen.texts("#plot-layers .ytick text")
+        low = "(all) => Math.max(...all.map((one) => one.getBoundingClientRect().bottom))"
+        frame = "(one) => one.getBoundingClientRect().bottom"
+        legend = seen.page.eval_on_selector_all("#plot-iterations .legendtext", low)
+        assert legend <= seen.page.eval_on_selector("#plot-iterations", frame)
+        assert len(seen.texts("#plot-iterations .legendtext")) == len(page_runs.HOSTILE)
 
 
 def test_the_report_of_a_training_shows_its_roofline_and_its_memory(look, recorded, folder):

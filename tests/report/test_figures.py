@@ -210,8 +210,8 @@ def test_between_the_layers_the_timeline_has_gaps_that_name_the_other_accounts(g
     figure = timeline(given.one)
     gaps = trace(figure, "not in a layer")
     assert (gaps["base"], gaps["x"]) == (ROUGHLY([0.0, 17.0]), ROUGHLY([1.0, 23.0]))
-    assert gaps["customdata"][0][1] == "of the whole step, data_wait 8 ms, idle 1 ms, host 1 ms"
-    assert "Outside the layers: data_wait 8 ms, idle 1 ms, host 1 ms;" in figure.caption
+    assert gaps["customdata"][0][1] == "of the whole step, data_wait 8 ms, host 1 ms"
+    assert "Outside the layers: data_wait 8 ms, host 1 ms;" in figure.caption
 
 
 def test_a_line_that_leaves_its_frame_is_said_to(given, tmp_path):

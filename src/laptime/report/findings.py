@@ -17,6 +17,7 @@ _WORTH: dict[str, float] = {
     "instrument": 0.05,
     "unexplained": 0.01,
 }
+_LONGER = 1.02  # sums of medians are no more exact
 _ALIKE = 0.02  # shares by medians and by means that differ by more are not one number
 _REMEDY: dict[str, str] = {
     "data_wait": "waiting for the next batch; more loader workers or cheaper decoding would shorten it",
@@ -66,7 +67,7 @@ def _largest_layer(stage: Stage, unit: str) -> Iterator[str]:
     most = max(phases, key=lambda phase: phases[phase])
     part = "most of it" if phases[most] > 0.5 * sum(phases.values()) else "the largest part"
     where = "" if len(phases) < 2 else f", {part} in {most}"
-    slower = stage["wall_s"] and whole > stage["wall_s"]["median"]  # than a step, of which they are part
+    slower = longer_than_a_step(stage)
     takes = (
         f"takes {percent(top['share'])} of the compute, {milliseconds(top['total_s'])} of "
         f"{milliseconds(whole)} ms{' in steps with layer marks' if slower else ''}{where}."
@@ -75,6 +76,12 @@ def _largest_layer(stage: Stage, unit: str) -> Iterator[str]:
         yield f"No {unit} stands out: {called(top['layer'], unit)} {takes}"
     else:
         yield f"{unit.capitalize()} {name(top['layer'])} {takes}"
+
+
+def longer_than_a_step(stage: Stage) -> bool:
+    """Whether the layers take longer than a median step, of which they are part: marked ones were slow."""
+    compute = sum(one["total_s"] or 0.0 for one in stage["layers"])
+    return bool(stage["wall_s"]) and compute > _LONGER * stage["wall_s"]["median"] > 0
 
 
 def _losses(stage: Stage, found: Mapping[str, Any]) -> Iterator[str]:

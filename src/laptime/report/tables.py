@@ -9,6 +9,7 @@ from rich.text import Text
 
 from laptime.report import colours, words
 from laptime.report.columns import GAP, Column, fitting, left_out, paragraph, stretched, table
+from laptime.report.findings import longer_than_a_step
 from laptime.report.order import BY_TIME, largest
 
 TOP_LAYERS = 15
@@ -107,7 +108,7 @@ def marked_steps(part: Mapping[str, Any], unit: str) -> str:
     marked = min(steps, round(max(counts) / part["ranks"]))
     told = f"{unit} times are medians over {marked:,} of {steps:,} steps, those with layer marks"
     compute = sum(one["total_s"] or 0.0 for one in part["layers"])
-    if compute > wall["median"] > 0:
+    if longer_than_a_step(part):
         longer = f"{words.milliseconds(compute)} ms, more than the {words.milliseconds(wall['median'])} ms"
         return f"{told}; they add up to {longer} of a median step: trust the shares, not the milliseconds"
     return told if marked < steps else ""

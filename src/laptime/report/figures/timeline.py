@@ -13,7 +13,7 @@ from laptime.store.files import one_line
 _MOST_KERNELS = 1500
 _MOST_NAMES = 300  # written into their bars; Plotly measures each, a second for 3,000
 OUTSIDE = "not in a layer"
-_LAYERED = ("forward", "loss", "backward", "update")  # accounts that layers divide among themselves
+_LAYERED = ("forward", "loss", "backward", "update", "idle")  # what layers divide, idle time inside them too
 _BLANK = "#7b8794"  # of what has no account's colour, since it is of several
 _DUST = 1e-9
 _GAP = 1e-3  # of the step; shorter ones would not be seen

@@ -231,6 +231,7 @@ def _layers(shown: Sequence[Compared], stage: Stage, document: Document | None) 
     )
     told = [] if drawn else ["No run has layer times, so nothing can be said of layers."]
     if shared := comparison_layers.unlike(shown, stage):
+        drawn = []
         told = [
             f"The networks differ: {shared[0]} of {words.plural(shared[1], unit)} are in more than one run, "
             f"too few to draw the {unit}s side by side. Each run's own page has them."

@@ -5,7 +5,7 @@
 
   function themed(layout, width) {
     const ink = css("--ink"), grid = css("--grid"), line = css("--line");
-    const narrow = width < 620;
+    const narrow = width < NARROW;
     const found = {
       ...layout,
       paper_bgcolor: "rgba(0,0,0,0)",
@@ -21,6 +21,38 @@
       if (/^[xy]axis\d*$/.test(key)) {
         found[key] = { gridcolor: grid, zerolinecolor: line, linecolor: line, ...found[key] };
       }
+    }
+    return found;
+  }
+
+  // On a phone, names as long as they may be would leave their bars a tenth of the width.
+  const NARROW = 620, LETTERS = 16, ENTRIES = 6, ENTRY = 19;
+
+  function shortened(name) {
+    // Names come as `_letters` of figure.py writes them: an entity is one letter, and must not be cut in two.
+    const text = name.replace(/&lt;/g, "<").replace(/&gt;/g, ">").replace(/&#123;/g, "{").replace(/&amp;/g, "&");
+    const letters = [...text];
+    if (letters.length <= LETTERS) return name;
+    const end = letters.slice(1 - LETTERS).join("");  // which tells more than the beginning
+    return "…" + end.replace(/&/g, "&amp;").replace(/</g, "&lt;").replace(/>/g, "&gt;").replace(/%\{/g, "%&#123;");
+  }
+
+  function fitted(data, layout, width) {
+    if (width >= NARROW) return layout;
+    const found = { ...layout };
+    if (found.yaxis && found.yaxis.type === "category") {
+      const names = [...new Set(data.flatMap((trace) => (Array.isArray(trace.y) ? trace.y : [])))];
+      if (names.some((name) => name.length > LETTERS)) {
+        found.yaxis = { ...found.yaxis, tickmode: "array", tickvals: names, ticktext: names.map(shortened) };
+      }
+    }
+    const entries = data.filter((trace) => trace.name && trace.showlegend !== false).length;
+    if (entries > ENTRIES && found.showlegend !== false) {  // below the figure, which grows by its length
+      const more = entries * ENTRY;
+      const drawn = found.height - found.margin.t - found.margin.b;
+      found.legend = { ...found.legend, orientation: "v", x: 0, y: -64 / drawn, yanchor: "top" };
+      found.margin = { ...found.margin, b: found.margin.b + more };
+      found.height += more;
     }
     return found;
   }
@@ -59,7 +91,9 @@
     const name = element.dataset.figure;
     const figure = choose(read(name), chosen(name));
     // What a reader zoomed stays when the figure is drawn again, until another choice shows something else.
-    const layout = { uirevision: String(chosen(name)), ...themed(figure.layout, element.clientWidth) };
+    const width = element.clientWidth;
+    const layout = { uirevision: String(chosen(name)), ...fitted(figure.data, themed(figure.layout, width), width) };
+    element.style.height = layout.height + "px";
     await Plotly.react(element, figure.data, layout, config);
     element.dataset.drawn = "yes";
   }
