@@ -5,7 +5,14 @@ import torch
 from torch import nn
 
 import laptime
-from laptime.errors import AlreadyRecording, ForeignOptimizer, RecordingError, RunExists, UnsupportedDevice
+from laptime.errors import (
+    AlreadyRecording,
+    ForeignOptimizer,
+    RecordingError,
+    RunExists,
+    UnknownGranularity,
+    UnsupportedDevice,
+)
 from laptime.measure.clocks import clock_for
 from tests.measure.loops import Net, batches, hooks, sgd, torch_is_untouched, train_step
 
@@ -46,6 +53,7 @@ def test_a_network_inside_another_is_refused(tmp_path):
     network = Net()
     with pytest.raises(RecordingError, match="is part of network 'whole'"):
         laptime.record({"whole": network, "part": network.first}, out=tmp_path / "run").start()
+    assert not (tmp_path / "run").exists()
     assert torch_is_untouched()
 
 
@@ -56,6 +64,18 @@ def test_a_network_that_runs_as_copies_in_threads_is_refused(tmp_path):
         laptime.record(network, out=tmp_path / "run").start()
     assert hooks(network) == 0
     assert torch_is_untouched()
+
+
+@pytest.mark.parametrize("layers", [{}, {"a": "nowhere"}, "leyer", -1])
+def test_a_refused_division_leaves_the_directory_to_the_corrected_call(layers, tmp_path):
+    network = Net()
+    with pytest.raises(UnknownGranularity), laptime.record(network, out=tmp_path / "run", layers=layers):
+        pass
+    assert not (tmp_path / "run").exists()
+    assert hooks(network) == 0
+    assert torch_is_untouched()
+    with laptime.record(network, out=tmp_path / "run"):
+        pass
 
 
 def test_an_existing_run_is_never_overwritten(tmp_path):

@@ -15,6 +15,8 @@ from laptime.errors import ForeignOptimizer, RecordingError
 Networks = nn.Module | Mapping[str, nn.Module]
 Optimizers = Optimizer | Sequence[Optimizer] | None
 
+_WRAPPERS = ("OptimizedModule", "DistributedDataParallel", "DataParallel")
+
 
 def named(networks: Networks | None) -> dict[str, nn.Module]:
     """Networks by name; a single one is called "network"."""
@@ -28,6 +30,19 @@ def named(networks: Networks | None) -> dict[str, nn.Module]:
         if not isinstance(network, nn.Module):
             raise RecordingError(f"network {name!r} is a {type(network).__name__}, not an nn.Module")
     return dict(networks)
+
+
+def class_names(networks: Iterable[nn.Module]) -> str:
+    """What a list of runs calls them: their classes, without what torch wraps around a network."""
+    found = []
+    for network in networks:
+        while type(network).__name__ in _WRAPPERS:
+            inner = getattr(network, "_orig_mod", None) or getattr(network, "module", None)
+            if not isinstance(inner, nn.Module):
+                break
+            network = inner
+        found.append(type(network).__name__)
+    return " + ".join(dict.fromkeys(found))
 
 
 def listed(optimizers: Optimizers) -> list[Optimizer]:

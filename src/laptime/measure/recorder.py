@@ -24,6 +24,7 @@ from laptime.measure.arguments import (
     Networks,
     Optimizers,
     check_optimizers,
+    class_names,
     device_of,
     listed,
     named,
@@ -97,6 +98,9 @@ class Recorder(Steps):
         self._clock = clock
         self._wanted_kernels = step_numbers(kernels)
         self._config = {"every_step": every_step, "budget": budget, "layers": layers, **(config or {})}
+        self._unnamed = resumed is None and not {"network", "target"} & self._config.keys()
+        if self._unnamed and self._given:
+            self._config["network"] = class_names(self._given.values())
         self._flush_s = flush_s
         self._resumed = resumed
         self._status: str | None = None
@@ -113,15 +117,15 @@ class Recorder(Steps):
         clock = self._clock_in_use = self._clock or clock_for(device)
         for name in self._given:
             refuse_nested(name, self._given)
-        self._writer = self._open_writer(environment(device))
         self.timeline = Timeline(clock)
         self.instruments = Instruments(self.timeline, self._granularity)
         try:
             for name, network in self._given.items():
                 self.add_network(name, network)
+            # Only now: what is refused leaves no directory, so the corrected call can have the same one.
+            self._writer = self._open_writer(environment(device))
         except BaseException:
             self.instruments.detach()
-            self._writer.close("failed", {})
             raise
         for optimizer in self._optimizers:
             self.instruments.updates.add(optimizer)
@@ -205,6 +209,8 @@ class Recorder(Steps):
         if several and len(self.instruments.networks) == 1 and self._step == 0:
             self.instruments.rename(f"{self.instruments.networks[0].name}.")
         self.instruments.add_network(name, network, prefix=f"{name}." if several else "")
+        if self._active and self._unnamed:
+            self.update(config={"network": class_names(one.root for one in self.instruments.networks)})
 
     @property
     def elapsed_s(self) -> float:
