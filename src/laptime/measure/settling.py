@@ -41,6 +41,7 @@ class Settling:
         self._pending: deque[RawStep] = deque()  # their books are to be closed
         self._lock = threading.Lock()
         self._failure: str | None = None
+        self._updates = 0
         self._end = threading.Event()
         self._background = threading.Thread(target=self._work, name="laptime-writer", daemon=True)
         self._background.start()
@@ -114,8 +115,11 @@ class Settling:
     def _enter(self, closed: Closed) -> None:
         self._facts.take(closed)
         for raw, wall_s in zip(closed.raws, closed.walls.tolist(), strict=True):
-            if raw.fields["stage"] is Stage.TRAIN and raw.fields["step"] > 0 and not raw.perturbed:
-                self._budget.observe(wall_s, marks=len(raw.owners), instrumented=raw.instrumented)
+            fields = raw.fields
+            if fields["stage"] is Stage.TRAIN and fields["step"] > 0 and not raw.perturbed:
+                kind = (fields["samples"], fields["optimizer_step"] > self._updates)
+                self._budget.observe(wall_s, marks=len(raw.owners), instrumented=raw.instrumented, kind=kind)
+            self._updates = fields["optimizer_step"]
         for name in ("steps", "layers", "kernels"):
             table = getattr(closed, name)
             if table is not None:

@@ -11,7 +11,7 @@ import torch
 
 from laptime.errors import RecordingError
 from laptime.measure.arguments import batch_size
-from laptime.measure.budget import Budget
+from laptime.measure.budget import EARLY, Budget
 from laptime.measure.clocks import Clock, Stamp
 from laptime.measure.instruments import Instruments
 from laptime.measure.kernels import KernelTracer
@@ -48,9 +48,13 @@ class Steps:
         self._stage: Stage | None = None
         self._logged: dict[str, Any] = {}
         self._instrumented = False
+        # Steps to go through before chance decides: the first of a stage warms up, the next few are marked.
+        self._early = {} if budget.never else dict.fromkeys(Stage, EARLY + 1)
+        self._mark_next = False
         self._disturbed = False
         self._traced: list[tuple[int, RawStep]] = []
         self._began_steps = self._last_lap = time.perf_counter()
+        self._lap_s = 0.0
 
     @property
     def active(self) -> bool:
@@ -155,7 +159,8 @@ class Steps:
             return
         self.watch.relabel_loss_tail()
         stamps, owners = self.timeline.cut()
-        self._last_lap = time.perf_counter()
+        began, self._last_lap = self._last_lap, time.perf_counter()
+        self._lap_s = self._last_lap - began
         seen = self.instruments.next_step()
         self._close(stamps, owners, seen, stage=stage, samples=samples, epoch=epoch)
         self.watch.next_step()
@@ -203,6 +208,7 @@ class Steps:
     ) -> None:
         decided = Stage(stage) if stage is not None else self._stage or seen.stage
         self.facts.count(seen, decided)
+        self._mark_next = decided in self._early and self._goes_early(decided, len(owners))
         if self.instruments.reading is not None:
             self._network_files.end_step(seen, samples if samples is not None else self.watch.samples)
         self._optimizer_step += self.instruments.updates.new()
@@ -231,6 +237,18 @@ class Steps:
         else:
             self._settling.take(raw)
 
+    def _goes_early(self, stage: Stage, marks: int) -> bool:
+        """A stage's early step has ended; whether the next one is to be marked in any case."""
+        left = self._early[stage]
+        if left <= EARLY:
+            if self._lap_s:
+                self._budget.glance(self._lap_s, marks=marks, instrumented=self._instrumented)
+            left += not self._instrumented
+        self._early[stage] = left - 1
+        if left == 1:
+            del self._early[stage]
+        return left > 1
+
     def _prepare(self) -> bool:
         """Decide what the coming step carries: bare, layers or kernels. Returns whether that took work."""
         worked = self._tracer.running or self._tracer.tracing
@@ -240,7 +258,9 @@ class Steps:
         self.timeline.on_mark = self._tracer.on_mark if traced else None
         discovering = any(network.discovery for network in self.instruments.networks)
         # Warm-up of a trace perturbs its step, so that one stays bare.
-        draw = traced or discovering or (not self._tracer.running and self._budget.draw())
+        draw = (
+            traced or discovering or (not self._tracer.running and self._budget.draw(early=self._mark_next))
+        )
         worked = worked or traced or draw != self.instruments.armed
         if draw and not self.instruments.armed:
             self.instruments.arm()

@@ -125,7 +125,12 @@ def summarize_run(facts: Facts, budget: Budget, run: Run) -> dict[str, Any]:
         "instrument_share": facts.instrument_s / facts.wall_s if facts.wall_s else None,
         "background_share": facts.background_s / facts.wall_s if facts.wall_s else None,
         "overhead": asdict(overhead) if overhead else None,
-        "budget": {"budget": budget.budget, "share": budget.share, "every_step": budget.every_step},
+        "budget": {
+            "budget": budget.budget,
+            "share": budget.share,
+            "every_step": budget.every_step,
+            **budget.paid(),
+        },
         "kernels": _kernels(facts, run),
         "notes": notes(facts) + _compiled(run),
     }
