@@ -184,3 +184,30 @@ def test_layer_statistics_agree_with_a_plain_reckoning(tmp_path):
             assert found.count == len(expected) == 58
             assert found.median == pytest.approx(float(np.median(expected)))
             assert found.mean == pytest.approx(float(np.mean(expected)))
+
+
+def test_a_step_without_an_update_counts_as_none_of_its_time(tmp_path):
+    writer = start(tmp_path / "run")
+    writer.network(a_network(["conv1"]))
+    rows = []
+    for rank in (0, 1):
+        for number in range(13):
+            rows += [
+                a_layer_time(number, "conv1", phase, rank=rank) for phase in (Phase.FORWARD, Phase.BACKWARD)
+            ]
+            if number % 4 == 0:
+                rows.append(a_layer_time(number, "conv1", Phase.UPDATE, rank=rank, seconds=0.008))
+    writer.append("layers", schema.layers.table(rows))
+    add_steps(writer, range(13))
+    writer.close("finished", {})
+    layers = load(tmp_path / "run").layers()
+    update = layers["conv1"].update
+    assert (update.count, update.median) == (24, 0.0)
+    assert update.mean == pytest.approx(0.002)
+    assert layers["conv1"].total_s == pytest.approx(0.02)
+    assert (layers.steps, layers.updates) == (24, 6)
+
+
+def test_where_every_step_has_an_update_it_is_all_of_them(path):
+    layers = load(path).layers()
+    assert layers.steps == layers.updates == layers["fc"].update.count == 7

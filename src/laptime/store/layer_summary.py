@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from laptime.record import Layer, LayerTime, Phase, Statistics, Step, summarize
 from laptime.record.layers import LOSS_UNIT, OTHER_UNIT
 from laptime.store import text
-from laptime.store.selection import Columns, first_steps, warm
+from laptime.store.selection import Columns, Mask, first_steps, warm
 from laptime.store.stored import StoredTable
 
 _COLUMNS = (
@@ -35,7 +35,11 @@ _ADDED = ("seconds", "calls", "busy_s", "idle_s")  # over the calls of a step
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LayerSummary:
-    """One layer over many steps. A phase is None where the layer was never seen in it."""
+    """One layer over many steps. A phase is None where the layer was never seen in it.
+
+    A step without an update counts as 0 s of it, as in the accounts: with gradient accumulation over three or
+    more steps the median of `update` is 0, and its mean is what an update takes divided among them.
+    """
 
     layer: str
     kind: str
@@ -56,13 +60,24 @@ class LayerSummaries(Sequence[LayerSummary]):
     """Layers in network order, then "(loss)" and "(other)". Kernel-traced steps give only busy and idle time.
 
     `skipped` says how many first steps of each attempt were left out (0 where no other steps were left);
-    `traced` is True where every step was kernel-traced, so that the times include the tracer's cost.
+    `traced` is True where every step was kernel-traced, so that the times include the tracer's cost. `steps`
+    have layer times, `updates` of them an update: fewer where gradients are accumulated.
     """
 
-    def __init__(self, summaries: Iterable[LayerSummary], *, skipped: int, traced: bool) -> None:
+    def __init__(
+        self,
+        summaries: Iterable[LayerSummary],
+        *,
+        skipped: int,
+        traced: bool,
+        steps: int = 0,
+        updates: int = 0,
+    ) -> None:
         self._summaries = tuple(summaries)
         self.skipped = skipped
         self.traced = traced
+        self.steps = steps
+        self.updates = updates
 
     @overload
     def __getitem__(self, index: int | str) -> LayerSummary: ...
@@ -128,13 +143,35 @@ def summarize_layers(
     traced = ~np.isnan(columns["idle_s"])
     all_traced = bool(traced.all() and columns.rows)
     cells = _cells_by_layer(columns)
-    rows = [_summary(layer, cells.get(layer.name, {}), all_traced) for layer in _ordered(network, cells)]
+    timed = _steps_among(columns, None if all_traced or not traced.any() else ~traced)
+    updates = _steps_among(columns, columns.equals("phase", Phase.UPDATE) & (all_traced | ~traced))
+    rows = [
+        _summary(layer, cells.get(layer.name, {}), all_traced, timed) for layer in _ordered(network, cells)
+    ]
     whole = sum(row["total_s"] for row in rows)
     return LayerSummaries(
         (LayerSummary(**row, share=row["total_s"] / whole if whole else math.nan) for row in rows),
         skipped=skipped,
         traced=all_traced,
+        steps=timed,
+        updates=updates,
     )
+
+
+def _steps_among(columns: Columns, mask: Mask | None) -> int:
+    """How many steps, of all ranks and attempts, these rows are of. Ticked off a list: no sort."""
+    if not columns.rows:
+        return 0
+    place = columns["step"] - columns["step"].min()
+    wide = int(place.max()) + 1
+    for name in ("attempt", "rank"):
+        low, high = int(columns[name].min()), int(columns[name].max())
+        if high > low:
+            place = place + (columns[name].astype(np.int64) - low) * wide
+            wide *= high - low + 1
+    seen = np.zeros(wide, dtype=np.bool_)
+    seen[place if mask is None else place[mask]] = True
+    return int(np.count_nonzero(seen))
 
 
 def _ordered(network: Sequence[Layer], measured: Iterable[str]) -> list[Layer]:
@@ -145,12 +182,13 @@ def _ordered(network: Sequence[Layer], measured: Iterable[str]) -> list[Layer]:
     return [*network, *(Layer(name=name, path=name, kind="") for name in beside + pseudo)]
 
 
-def _summary(layer: Layer, phases: Mapping[str, _PhaseCells], all_traced: bool) -> dict[str, Any]:
+def _summary(layer: Layer, phases: Mapping[str, _PhaseCells], all_traced: bool, steps: int) -> dict[str, Any]:
     timed = {}
     for phase, cells in phases.items():
         seconds = cells.seconds if all_traced else cells.seconds[np.isnan(cells.idle_s)]
         if seconds.size:
-            timed[phase] = seconds
+            missing = steps - seconds.size if phase == Phase.UPDATE else 0
+            timed[phase] = np.append(seconds, np.zeros(missing)) if missing > 0 else seconds
     statistics = {phase: summarize(seconds) for phase, seconds in timed.items()}
     first = next((phases[phase] for phase in Phase if phase in phases), None)
     memory = [float(np.nanmax(c.memory_bytes)) for c in phases.values() if not np.isnan(c.memory_bytes).all()]
