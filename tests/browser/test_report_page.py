@@ -111,6 +111,7 @@ def test_a_browser_that_turns_dark_gets_a_dark_page_with_light_letters(rich):
 
 
 def test_the_letter_t_changes_page_and_figures_to_dark_and_back(rich):
+    assert rich.words("#theme") == "light / dark t"
     for expected in (DARK, LIGHT):
         rich.page.evaluate("() => { delete document.body.dataset.drawn; document.activeElement.blur(); }")
         rich.page.keyboard.press("t")

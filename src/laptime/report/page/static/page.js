@@ -129,7 +129,12 @@
   } catch (_) { /* a file may not store */ }
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", drawAll);
   const button = document.getElementById("theme");
-  if (button) button.addEventListener("click", toggle);
+  if (button) {
+    button.addEventListener("click", toggle);
+    if (matchMedia("(hover: hover)").matches) {  // who has a mouse has a keyboard
+      button.append(" ", Object.assign(document.createElement("kbd"), { textContent: "t" }));
+    }
+  }
   document.addEventListener("keydown", (event) => {
     const typing = /^(INPUT|SELECT|TEXTAREA)$/.test(event.target.tagName);
     if (event.key === "t" && !typing && !event.ctrlKey && !event.metaKey && !event.altKey) toggle();
