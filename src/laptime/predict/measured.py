@@ -95,9 +95,7 @@ def _steps(run: Run, stage: Stage) -> Columns:
     past = warm(columns, first_steps(columns), 1)
     if past.any():
         columns.only(past)
-    told = run.summary.get("kernels")
-    disturbed = told.get("disturbed") or () if isinstance(told, Mapping) else ()
-    calm = np.isnan(columns["idle_s"]) & ~np.isin(columns["step"], list(disturbed))
+    calm = np.isnan(columns["idle_s"]) & ~np.isin(columns["step"], run.disturbed)
     if calm.any():
         columns.only(calm)
     return columns

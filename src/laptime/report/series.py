@@ -83,9 +83,8 @@ def series(run: Run, stage: Stage, *, layers: bool = True) -> Series | None:
 
 def _timed(run: Run, columns: Columns) -> Mask:
     """Steps whose time no trace spoiled; all of them where every one was traced."""
-    disturbed = (run.summary.get("kernels") or {}).get("disturbed", ())
     plain = np.isnan(columns["idle_s"])
-    calm = plain & ~np.isin(columns["step"], list(disturbed))
+    calm = plain & ~np.isin(columns["step"], run.disturbed)
     return calm if calm.any() else plain if plain.any() else np.ones_like(plain)
 
 

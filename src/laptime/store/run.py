@@ -146,13 +146,19 @@ class Run:
         """Every kernel of the kernel-traced steps as one Arrow table."""
         return self.stored("kernels").read()
 
+    @property
+    def disturbed(self) -> list[int]:
+        """Untraced steps that starting or reading a kernel trace slowed."""
+        kernels = self.summary.get("kernels")
+        told = kernels.get("disturbed") if isinstance(kernels, Mapping) else None
+        return [step for step in told if isinstance(step, int)] if isinstance(told, list) else []
+
     def accounts(
         self, stage: str = Stage.TRAIN, instrumented: bool | None = None, skip: int = 1
     ) -> AccountSummaries:
         """Where the time of the steps went. `skip` leaves out the first steps, which warm up."""
-        disturbed = (self.summary.get("kernels") or {}).get("disturbed", ())
         return summarize_accounts(
-            self.stored("steps"), stage=stage, instrumented=instrumented, skip=skip, disturbed=disturbed
+            self.stored("steps"), stage=stage, instrumented=instrumented, skip=skip, disturbed=self.disturbed
         )
 
     def layers(self, stage: str = Stage.TRAIN, skip: int = 1) -> LayerSummaries:
