@@ -14,7 +14,7 @@ from laptime.report.figures.books import books
 from laptime.report.figures.figure import COLOURS, Figure
 from laptime.report.figures.memory import memory
 from laptime.report.figures.recorder import profiling
-from laptime.report.figures.roofline import Ceiling, roofline
+from laptime.report.figures.roofline import Ceiling, _apart, roofline
 from laptime.report.figures.timeline import timeline
 from laptime.report.figures.treemap import treemap
 from laptime.report.one_step import typical_step
@@ -250,6 +250,8 @@ def test_the_longest_points_of_a_roofline_bear_their_names_and_a_bend_is_only_to
     figure = roofline(given.part, _workload(flops=600_000, read=2000, written=1000), None)
     assert trace(figure, "forward")["text"] == ["head"]
     assert "bend" not in figure.caption
+    points = [(1.0, 1.0, "long", 3.0), (1.1, 1.1, "close to it", 2.0), (100.0, 1.0, "far", 1.0)]
+    assert [one[2] for one in _apart(points)] == ["long", "far"]
 
 
 def test_of_many_bars_the_longest_bear_their_names(given, monkeypatch):

@@ -11,7 +11,10 @@ import numpy as np
 from laptime.report.figures.figure import COLOURS, Figure, Trace, axis, label, packed, short
 from laptime.workload import Workload
 
-_NAMED = 3  # points of each phase; more would be written over each other
+_NAMED = 3  # points of each phase
+_ROOM = (0.45, 0.12)  # decades beside and below a point that a name of twenty letters takes
+
+Point = tuple[float, float, str, float]  # FLOPs a byte, FLOP/s, layer, seconds
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,7 +36,7 @@ def roofline(part: Mapping[str, Any], workload: Workload, ceiling: Ceiling | Non
     traces: list[Trace] = []
     reach = [1e30, 0.0]
     for phase in ("forward", "backward"):
-        points = []
+        points: list[Point] = []
         for layer in part["layers"]:
             flops, moved = work.get((layer["layer"], phase), (0, 0))
             seconds = (layer[phase] or {}).get("median")
@@ -67,14 +70,24 @@ def roofline(part: Mapping[str, Any], workload: Workload, ceiling: Ceiling | Non
     )
 
 
-def _points(points: list[tuple[float, float, str, float]], phase: str) -> Trace:
+def _apart(points: list[Point]) -> list[Point]:
+    """The longest few whose names would not be written over each other."""
+    found: list[Point] = []
+    for one in sorted(points, key=lambda one: -one[3]):
+        far = [np.abs(np.log10([one[0] / other[0], one[1] / other[1]])) for other in found]
+        if len(found) < _NAMED and all(x > _ROOM[0] or y > _ROOM[1] for x, y in far):
+            found.append(one)
+    return found
+
+
+def _points(points: list[Point], phase: str) -> Trace:
     longest = max(one[3] for one in points)
-    named = {one[2] for one in sorted(points, key=lambda one: -one[3])[:_NAMED]}
+    named = _apart(points)
     return {
         "type": "scatter",
         "mode": "markers+text",
         "name": phase,
-        "text": [short(one[2], 20) if one[2] in named else "" for one in points],
+        "text": [short(one[2], 20) if one in named else "" for one in points],
         # Forward and backward of a layer lie close to each other.
         "textposition": "top center" if phase == "forward" else "bottom center",
         "textfont": {"size": 11, "color": COLOURS[phase]},
