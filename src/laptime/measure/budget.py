@@ -64,6 +64,7 @@ class Budget:
         self.never = never
         self.share = 0.0 if never else 1.0 if every_step else FIRST_SHARE
         self.mark_s = 0.0  # host seconds per mark
+        self.hook_s = HOOK_S  # and what a layer's takes beside it
         self._random = random.Random(seed)
         self._walls: dict[bool, deque[float]] = {True: deque(maxlen=WINDOW), False: deque(maxlen=WINDOW)}
         self._marks = {True: 0, False: 0}
@@ -84,11 +85,13 @@ class Budget:
         self._offered += 1
         share, more, trickle = self._terms
         chance = self._random.random()
-        chosen = early or (
-            chance < share and (chance < trickle or self._drawn < share * self._offered + more + EARLY)
-        )
-        self._drawn += chosen
-        return chosen
+        if not early:
+            if chance >= share:
+                return False
+            if chance >= trickle and self._drawn >= share * self._offered + more + EARLY:
+                return False
+        self._drawn += 1
+        return True
 
     def glance(self, wall_s: float, *, marks: int, instrumented: bool) -> None:
         """A first idea from one of the first steps, long before its books are closed.
@@ -152,7 +155,7 @@ class Budget:
     def _layer_marks_s(self) -> float:
         """Host seconds of a step's layer marks, by their number."""
         marks = max(0, self._marks[True] - self._account_marks())
-        return (self.mark_s + HOOK_S) * marks + ARMING_S if self.mark_s else 0.0
+        return (self.mark_s + self.hook_s) * marks + ARMING_S if self.mark_s else 0.0
 
     # -- what it came to ---------------------------------------------------------------------------------
 

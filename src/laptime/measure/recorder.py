@@ -142,6 +142,8 @@ class Recorder(Steps):
         self._patches = patches.install(self.watch)
         self._active = True
         self._budget.mark_s = _mark_cost(clock)
+        if clock.deferred:
+            self._budget.hook_s = 0.0  # measured together with the event
         self._settling = Settling(
             clock, self._books, self.facts, self._budget, self._writer, flush_s=self._flush_s
         )
