@@ -8,6 +8,7 @@ from tests.report.samples import a_rich_run
 from tests.store.samples import HOSTILE, a_finished_run, start
 
 from laptime.report import content, terminal
+from laptime.report.page.run_page import tiles
 from laptime.store import load
 
 MARKUP = ["[red]x", "[/]", "[bold]", ":smile:", "[link=http://x]y[/link]", "\x1b[31mred\x1b[0m", "a\nb"]
@@ -91,7 +92,8 @@ def test_validation_has_tables_of_its_own(rich):
 def test_the_cost_of_recording_comes_with_its_interval_and_how_it_is_known(rich):
     text = " ".join(shown(rich).split())
     assert (
-        "+0.8 % of a step, 95 % interval -0.4 % to +1.9 %: measured, 180 steps with marks against 20" in text
+        "+0.8 % of a step that has them, 95 % interval -0.4 % to +1.9 %: measured, 180 steps with marks "
+        "against 20 without" in text
     )
     assert "bare steps stayed slower by +20.0 %" in text
 
@@ -104,6 +106,34 @@ def test_an_estimated_cost_says_so_and_adds_what_the_marks_do_not_hold(rich):
     first, second, *_ = terminal.recorder(found)
     assert "estimated from their number, since no step went without them" in first
     assert "takes 2.0 % of a step more" in second
+
+
+@pytest.mark.parametrize(("low", "high"), [(1.306, 7.579), (0.33, 0.855)])
+def test_a_cost_too_wide_or_below_nothing_is_not_called_measured(rich, low, high):
+    found = content(load(rich))
+    found["recorder"]["overhead"] |= {"ratio": 1.6, "low": low, "high": high}
+    told = next(terminal.recorder(found))
+    assert told.startswith("What layer marks cost is not known: the steps are too noisy (180 steps with")
+    (tile,) = (one for one in tiles(found) if one.name == "cost of layer marks")
+    assert (tile.value, tile.note) == ("not known", "too noisy to measure")
+
+
+def test_what_the_whole_run_paid_stands_beside_what_a_marked_step_did(rich):
+    found = content(load(rich))
+    found["recorder"]["overhead"] |= {"pairs": 12, "estimated": 1.01}
+    found["recorder"]["budget"] = {"paid": 0.0008, "marked_share": 0.1, "paid_how": "measured"}
+    first, second, *_ = terminal.recorder(found)
+    assert first.endswith("measured, 12 steps with marks beside bare neighbours.")
+    assert second == "The whole run paid 0.08 % for them (measured): 10.0 % of its training steps have marks."
+    (tile,) = (one for one in tiles(found) if one.name == "cost of layer marks")
+    assert tile.value == "+0.08 %"
+    assert tile.note == "of the run; +0.8 % of a marked step, measured, 95 %: -0.4 % to +1.9 %"
+
+
+def test_a_cost_that_is_unknown_says_what_its_marks_would_take(rich):
+    found = content(load(rich))
+    found["recorder"]["overhead"] |= {"how": "unknown", "ratio": None, "pairs": 3, "estimated": 1.01}
+    assert next(terminal.recorder(found)).endswith("By their number it is about +1.0 %.")
 
 
 def test_traced_steps_unlike_the_others_are_not_compared(rich):

@@ -15,6 +15,7 @@ from laptime.report.columns import GAP, facts, paragraph
 from laptime.report.content import NOUNS, source
 from laptime.report.devices import device_columns
 from laptime.report.order import BY_TIME, ORDERS, largest, like, possible
+from laptime.report.recording import recorder
 from laptime.report.sparkline import blocks, shorter, step_blocks
 from laptime.store.files import one_line
 
@@ -23,7 +24,6 @@ _WIDEST = 140  # nothing here needs more, and longer lines are hard to follow
 _NARROWEST_LINE = 16  # of blocks over time, before its words move to a line of their own
 _FEWEST = 4  # steps that make a line over time
 _FAR_APART = 1.2  # a mean and a median
-_COMPARABLE = 0.5  # beyond, the traced and the untraced steps were not the same work on the same machine
 
 
 class TerminalConsole(Console):
@@ -251,50 +251,3 @@ def _memory(part: Mapping[str, Any], run: Mapping[str, Any]) -> Iterator[str]:
         whole = f" of {words.memory(size)}" if size else ""
         peak = words.memory(top["memory_bytes"])
         yield f"most memory allocated: {peak}{whole}, while {words.called(top['layer'], run['unit'])} ran"
-
-
-def recorder(found: Mapping[str, Any]) -> Iterator[str]:
-    """What recording cost, how that is known, and whether the kernel trace agrees with the marks."""
-    overhead = found["recorder"]["overhead"]
-    if source(found["run"]["config"]) is not None:
-        return  # collected: nothing was recorded
-    if overhead is None:
-        yield "What recording cost is not known for this run."
-    else:
-        yield f"Layer marks cost {_cost(overhead)}."
-        if overhead["how"] != "measured" and (share := _instrument_share(found)) >= 0.001:
-            yield f"The recorder's other work (instrument) takes {words.percent(share)} of a step more."
-    kernels = found["kernels"] or {}
-    apart = kernels.get("reconciliation")
-    if apart:
-        traced, far = words.plural(len(kernels["steps"]), "step"), words.percent(apart["spans_apart"])
-        busy = f"busy {words.percent(apart['busy_share'])} of them"
-        verdict = busy if apart["spans_apart"] <= _COMPARABLE else "too far to compare them"
-        yield f"Kernel trace of {traced}: layer times {far} apart from the untraced steps, {verdict}."
-    if kernels.get("detach") and not kernels["detach"]["clean"]:
-        yield f"After the kernel trace, bare steps stayed slower by {_signed(kernels['detach']['ratio'])}."
-
-
-def _instrument_share(found: Mapping[str, Any]) -> float:
-    """The recorder's own account in a typical step, which an estimate from the marks does not hold."""
-    part = found["train"] or found["validation"]
-    if part is None:
-        return 0.0
-    own = next(one["seconds"]["median"] for one in part["accounts"] if one["account"] == "instrument")
-    return float(own / part["wall_s"]["median"]) if part["wall_s"]["median"] else 0.0
-
-
-def _cost(overhead: Mapping[str, Any]) -> str:
-    ratio, low, high = (_signed(overhead[key]) for key in ("ratio", "low", "high"))
-    if overhead["how"] != "measured":
-        bare = words.plural(overhead["bare_steps"], "step") if overhead["bare_steps"] else "no step"
-        return f"about {ratio} of a step: {overhead['how']} from their number, since {bare} went without them"
-    steps = words.plural(overhead["instrumented_steps"], "step")
-    return (
-        f"{ratio} of a step, 95 % interval {low} to {high}: measured, "
-        f"{steps} with marks against {overhead['bare_steps']:,} without"
-    )
-
-
-def _signed(ratio: float | None) -> str:
-    return words.UNKNOWN if ratio is None else f"{(ratio - 1) * 100:+.1f} %"

@@ -24,8 +24,9 @@ from laptime.report.figures.treemap import treemap
 from laptime.report.one_step import OneStep, typical_step
 from laptime.report.page.page import Page, Section, Tile
 from laptime.report.page.run_tables import accounts_table, facts_tables, layers_table
+from laptime.report.recording import known_cost, recorder, signed
 from laptime.report.tables import marked_steps
-from laptime.report.terminal import recorder, unlike_mean
+from laptime.report.terminal import unlike_mean
 from laptime.store import Run
 from laptime.store.files import one_line
 from laptime.workload import Workload
@@ -111,13 +112,7 @@ def tiles(found: Mapping[str, Any]) -> Iterator[Tile]:
             note="of the wall time",
             tone="good" if share is not None and share > 0.99 else "fair",
         )
-    cost = (found["recorder"]["overhead"] or {}).get("ratio")
-    if cost is not None:
-        overhead = found["recorder"]["overhead"]
-        note = overhead["how"]
-        if note == "measured" and overhead["low"] is not None:
-            note += f", 95 %: {(overhead['low'] - 1) * 100:+.1f} to {(overhead['high'] - 1) * 100:+.1f} %"
-        yield Tile(name="cost of layer marks", value=f"{(cost - 1) * 100:+.1f} %", note=note)
+    yield from _cost(found["recorder"])
     for key, name in (("top1", "top-1 accuracy"), ("loss", "loss")):
         for stage in ("validation", "train"):
             results = (found[stage] or {}).get("results") or {}
@@ -137,6 +132,24 @@ def tiles(found: Mapping[str, Any]) -> Iterator[Tile]:
                     tone="bad" if value is None else "",
                 )
                 break
+
+
+def _cost(recorder: Mapping[str, Any]) -> Iterator[Tile]:
+    """What the run paid for layer times where that is known; else what a marked step did."""
+    overhead, budget = recorder["overhead"], recorder["budget"] or {}
+    if overhead is None:
+        return
+    how, paid = known_cost(overhead), budget.get("paid")
+    each = f"{signed(overhead['ratio'])} of a marked step, {how}"
+    if how == "unknown":
+        each = "too noisy to measure"
+    elif how == "measured":
+        each += f", 95 %: {signed(overhead['low'])} to {signed(overhead['high'])}"
+    if isinstance(paid, float):
+        yield Tile(name="cost of layer marks", value=f"{paid * 100:+.2f} %", note=f"of the run; {each}")
+    else:
+        value = "not known" if how == "unknown" else signed(overhead["ratio"])
+        yield Tile(name="cost of layer marks", value=value, note=each)
 
 
 def _first(found: Mapping[str, Any]) -> Section:
