@@ -32,7 +32,6 @@ from laptime.store.files import one_line
 from laptime.workload import Workload
 
 _TONES = {"steady": "good", "noisy": "fair", "unreliable": "bad", "too few": "fair"}
-_NO_STEP = "No step was recorded."
 
 
 def run_page(run: Run, *, title: str | None = None) -> Page:
@@ -164,11 +163,19 @@ def _kept(*figures: Figure | None) -> list[Figure]:
     return [figure for figure in figures if figure is not None]
 
 
+def _no_step(found: Mapping[str, Any]) -> str:
+    return "The steps of this run are gone." if "steps" in found["lost"] else "No step was recorded."
+
+
 def _books(found: Mapping[str, Any]) -> Section:
     tables = [
         accounts_table(found[stage], stage) for stage in NOUNS if found[stage] and found[stage]["accounted"]
     ]
-    told = [] if tables else [_NO_STEP if main_part(found) is None else "A log holds times, and no accounts."]
+    told = (
+        []
+        if tables
+        else [_no_step(found) if main_part(found) is None else "A log holds times, and no accounts."]
+    )
     return Section(
         name="books", title="Where a step goes", sentences=told, figures=_kept(books(found)), tables=tables
     )
@@ -185,7 +192,11 @@ def _layers(found: Mapping[str, Any], run: Run) -> Section:
     part = main_part(found)
     unit = found["run"]["unit"]
     if part is None or not any(one["total_s"] for one in part["layers"]):
-        told = _NO_STEP if part is None else "No layer times were recorded, so nothing can be said of layers."
+        told = (
+            _no_step(found)
+            if part is None
+            else "No layer times were recorded, so nothing can be said of layers."
+        )
         return Section(name="layers", title="Layers", sentences=[told])
     paths = {layer.name: layer.path for layer in run.network}
     return Section(
