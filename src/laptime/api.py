@@ -56,7 +56,7 @@ def record(
     network     a module, or {name: module} when a step uses several
     optimizer   an optimizer or a list; without it, updates are host time
     out         the run directory; a new one under `runs/` if not given
-    every_step  layer times on every step; otherwise on a random share that keeps within `budget`
+    every_step  layer times on every step; otherwise on as many as keep the run within `budget`
     budget      the share of step time that layer marks may cost
     layers      "layer", "module", a depth, or {layer name: module path or paths}
     kernels     step numbers to trace with torch.profiler

@@ -123,7 +123,7 @@ def test_what_the_whole_run_paid_stands_beside_what_a_marked_step_did(rich):
     found["recorder"]["overhead"] |= {"pairs": 12, "estimated": 1.01}
     found["recorder"]["budget"] = {"paid": 0.0008, "marked_share": 0.1, "paid_how": "measured"}
     first, second, *_ = terminal.recorder(found)
-    assert first.endswith("measured, 12 steps with marks beside bare neighbours.")
+    assert first.endswith("measured, 12 times beside bare neighbours.")
     assert second == "The whole run paid 0.08 % for them (measured): 10.0 % of its training steps have marks."
     (tile,) = (one for one in tiles(found) if one.name == "cost of layer marks")
     assert tile.value == "+0.08 %"

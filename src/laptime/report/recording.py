@@ -58,13 +58,12 @@ def _cost(overhead: Mapping[str, Any]) -> str:
     ratio, low, high = (signed(overhead[key]) for key in ("ratio", "low", "high"))
     how = known_cost(overhead)
     if how == "estimated":
-        bare = words.plural(overhead["bare_steps"], "step") if overhead["bare_steps"] else "no step"
-        told = f"{how} from their number, since {bare} went without them"
-        return f"Layer marks cost about {ratio} of a step: {told}."
+        few = "too few steps could be compared" if overhead["bare_steps"] else "no step went without them"
+        return f"Layer marks cost about {ratio} of a step: {how} from their number, since {few}."
     pairs = overhead.get("pairs")
     steps = words.plural(overhead["instrumented_steps"], "step")
     compared = (
-        f"{words.plural(pairs, 'step')} with marks beside bare neighbours"
+        f"{words.plural(pairs, 'time')} beside bare neighbours"
         if isinstance(pairs, int)
         else f"{steps} with marks against {overhead['bare_steps']:,} without"
     )
