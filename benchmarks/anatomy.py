@@ -45,7 +45,7 @@ class Switches:
         """Switch on all parts up to this one."""
         place = PARTS.index(part)
         armed, stamped, read, written = place >= 3, place in (2, 4, 5, 6), place >= 5, place >= 6
-        self._recorder._budget.draw = lambda: armed  # type: ignore[method-assign]
+        self._recorder._budget.draw = lambda *, early=False: armed  # type: ignore[method-assign]
         timeline: Any = self._recorder.timeline
         timeline._now = self._now if stamped else lambda: self._fixed
         take = self._take if written else self._read if read else self._drop
