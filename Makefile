@@ -32,7 +32,7 @@ setup: $(STAMP) ## make .venv and install everything, pinned
 demo: $(STAMP) ## train a small network here and show where its time goes
 	$(BIN)/laptime demo
 
-test: $(STAMP) browser ## the test suite, about eight minutes on two cores
+test: $(STAMP) browser ## the test suite, about nine minutes on two cores
 	$(BIN)/python -m pytest -m "not slow and not gpu" $(PYTEST_ARGS)
 
 # Debian's Chromium, for the tests that look at pages; where it cannot be installed from here, they skip and say so.

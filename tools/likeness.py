@@ -18,6 +18,7 @@ _WORDS = (
     (re.compile(r"\b(?:steady|noisy|unreliable)\b"), "VERDICT"),
     (re.compile(r"\b(?:too VERDICT|faster|slower|no difference)(?=\n|$)"), "VERDICT"),
     (re.compile(r"(?<=# )(?:s|ms|µs)\b"), "UNIT"),
+    (re.compile(r"# UNIT on average,?"), ""),  # said only where it is far from the median
 )
 
 
