@@ -66,6 +66,7 @@ def test_an_unknown_order_is_wrong_usage_that_names_the_known_ones(laptime, run)
 def test_colour_is_for_terminals_unless_asked_for(laptime, run, monkeypatch):
     for variable in ("FORCE_COLOR", "NO_COLOR"):
         monkeypatch.delenv(variable, raising=False)
+    monkeypatch.setenv("TERM", "xterm-256color")  # a dumb one has no colours, whoever asks
     assert "\x1b" not in laptime("show", run).stdout
     assert "\x1b[35m" in laptime("show", run, "--color").stdout
     monkeypatch.setenv("FORCE_COLOR", "1")
