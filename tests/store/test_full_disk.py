@@ -10,6 +10,7 @@ from tests.store.samples import a_layer_time, a_network, add_steps, start
 
 from laptime.store import load, schema
 from laptime.store import writer as writer_module
+from laptime.store.files import replacing
 
 
 def numbers(path: Path) -> list[int]:
@@ -104,3 +105,12 @@ def test_a_buffer_that_nobody_flushes_flushes_itself(tmp_path, monkeypatch):
         add_steps(writer, range(flush * 4, flush * 4 + 4))
     assert len(numbers(tmp_path / "run")) >= 30
     assert writer.dropped["steps"] == 0
+
+
+def test_what_is_no_plain_file_is_never_replaced(tmp_path):
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    with pytest.raises(OSError, match="no plain file"), replacing(pipe) as file:
+        file.write(b"x")
+    assert pipe.is_fifo()
+    assert [one.name for one in tmp_path.iterdir()] == ["pipe"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import secrets
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated
 
@@ -40,6 +41,9 @@ def serve(
     if not runs.is_dir():
         fail(f"{runs} is not a folder; give the one that holds your runs, or record some with `laptime demo`")
     try:
+        for name in _NEEDED:  # all of them now: a page would only miss one when it is asked for
+            if find_spec(name) is None:
+                raise ModuleNotFoundError(name=name)
         from laptime.report.serve import guard, running
         from laptime.report.serve.app import app
     except ModuleNotFoundError as error:

@@ -28,6 +28,8 @@ def replacing(path: Path, *, exclusive: bool = False) -> Iterator[IO[bytes]]:
     would need no fsync; a power cut would otherwise leave an empty file under the final name. It costs 0.3 ms
     on the SSD it was measured on. `exclusive` raises FileExistsError instead of replacing.
     """
+    if path.exists() and not path.is_file():  # renamed over, a device such as /dev/stdout would be gone
+        raise OSError(errno.EINVAL, "it is there already and is no plain file", str(path))
     hidden = path.with_name(f".{path.stem}.{os.getpid()}.tmp")
     try:
         with open(hidden, "wb") as file:

@@ -108,13 +108,14 @@ def test_a_missing_folder_is_told_in_one_line(tmp_path):
     assert done.stderr.count("\n") == 1
 
 
-def test_without_the_extra_one_line_names_it(folder, monkeypatch):
+@pytest.mark.parametrize("package", ["uvicorn", "starlette", "jinja2", "plotly"])
+def test_without_the_extra_one_line_names_it(folder, monkeypatch, package):
     for module in [name for name in sys.modules if name.startswith("laptime.report.serve")]:
         monkeypatch.delitem(sys.modules, module)
-    monkeypatch.setitem(sys.modules, "uvicorn", None)
+    monkeypatch.setitem(sys.modules, package, None)
     done = invoked(folder)
     assert done.exit_code == 1
-    assert done.stderr == "laptime: uvicorn is not installed; pip install 'laptime[serve]' brings it\n"
+    assert done.stderr == f"laptime: {package} is not installed; pip install 'laptime[serve]' brings it\n"
 
 
 def test_the_dashboard_does_without_torch(folder):
