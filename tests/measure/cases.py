@@ -17,9 +17,6 @@ class Case:
     build: Callable[[], nn.Module]
     batch: Callable[[], Any]
     call: Callable[[nn.Module, Any], torch.Tensor] = lambda network, batch: network(batch)
-    after_forward: str = (
-        "host"  # where Python after the network goes: `loss` if differentiable code ran there
-    )
 
     def targets(self, output: torch.Tensor) -> torch.Tensor:
         return torch.zeros(output.shape[0], dtype=torch.long)
@@ -164,13 +161,13 @@ def auxiliary(network: nn.Module, batch: Any) -> torch.Tensor:
 CASES = [
     Case("zener4", zoo("zener4"), images(32, 1)),
     Case("alexnet", alexnet, images(64)),
-    Case("googlenet", zoo("googlenet", num_classes=5), images(32), auxiliary, "loss"),
+    Case("googlenet", zoo("googlenet", num_classes=5), images(32), auxiliary),
     Case("resnet50", zoo("resnet50", num_classes=5), images(32)),
     Case("rnn", lambda: Recurrent(nn.RNN), tokens),
     Case("lstm", lambda: Recurrent(nn.LSTM), tokens),
     Case("attention", FunctionalAttention, tokens),
     Case("twice", Twice, tokens),
-    Case("gpt2", gpt2, tokens, language, "loss"),
+    Case("gpt2", gpt2, tokens, language),
     Case("bert", bert, tokens, logits),
     Case("vit", vit, images(32), logits),
     Case("convnext", convnext, images(32), logits),

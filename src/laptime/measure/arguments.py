@@ -111,15 +111,25 @@ def step_numbers(kernels: Iterable[int]) -> list[int]:
 
 def batch_size(batch: Any) -> int | None:
     """Samples in a batch: the first dimension of its first tensor, through tuples, lists and dicts."""
+    try:
+        return _batch_size(batch)
+    except Exception:  # somebody's own class of batch, whose attributes raise
+        return None
+
+
+def _batch_size(batch: Any) -> int | None:
     if isinstance(batch, torch.Tensor):
         return int(batch.shape[0]) if batch.dim() else None
     if isinstance(batch, Mapping):
         batch = list(batch.values())
     if isinstance(batch, list | tuple):
         for item in batch[:8]:
-            size = batch_size(item)
+            size = _batch_size(item)
             if size is not None:
                 return size
         return None
+    graphs = getattr(batch, "num_graphs", None)  # PyTorch Geometric: many graphs as one
+    if isinstance(graphs, int):
+        return graphs
     data = getattr(batch, "data", None)  # transformers' BatchEncoding keeps its tensors there
-    return batch_size(data) if isinstance(data, Mapping) else None
+    return _batch_size(data) if isinstance(data, Mapping) else None

@@ -76,6 +76,10 @@ class Budget:
         self._offered = self._drawn = 0
         self._terms = (self.share, 0.0, 0.0)  # share, steps more than that, trickle: changed in one go
 
+    def stop(self) -> None:
+        """No step carries layer marks any more."""
+        self.never, self.every_step, self.share = True, False, 0.0
+
     # -- drawing: the training thread --------------------------------------------------------------------
 
     def draw(self, *, early: bool = False) -> bool:

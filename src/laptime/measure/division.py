@@ -14,6 +14,7 @@ from dataclasses import dataclass
 import torch
 from torch import nn
 from torch.nn.modules.loss import _Loss
+from torch.nn.utils.parametrize import is_parametrized, type_before_parametrizations
 
 from laptime.errors import UnknownGranularity
 from laptime.measure.hooks import compiled_call
@@ -63,22 +64,35 @@ def walk(module: nn.Module, path: str = "") -> Iterator[tuple[str, nn.Module, st
         seen.add(id(current))
         yield here, current, parent
         if not is_compiled(current):
+            hidden = getattr(current, "parametrizations", None) if is_parametrized(current) else None
             children = [
-                (f"{here}.{name}" if here else name, child, here) for name, child in current.named_children()
+                (f"{here}.{name}" if here else name, child, here)
+                for name, child in current.named_children()
+                if child is not hidden  # what computes a weight is part of the layer that has the weight
             ]
             stack.extend(reversed(children))
 
 
+def own_parameters(module: nn.Module, *, recurse: bool = False) -> Iterator[nn.Parameter]:
+    """A module's own parameters, those that its weights are computed from among them."""
+    yield from module.parameters(recurse=recurse)
+    if not recurse and is_parametrized(module):
+        yield from module.parametrizations.parameters()  # type: ignore[union-attr]
+
+
 def _owns_matrix(module: nn.Module) -> bool:
-    return any(parameter.dim() >= 2 for parameter in module.parameters(recurse=False)) or _is_lazy(module)
+    return any(_is_lazy(parameter) or parameter.dim() >= 2 for parameter in own_parameters(module))
 
 
-def _is_lazy(module: nn.Module) -> bool:
-    return any(isinstance(p, nn.parameter.UninitializedParameter) for p in module.parameters(recurse=False))
+def _is_lazy(parameter: torch.Tensor) -> bool:
+    """Whether its shape is known only after the first call: torch refuses every question about it."""
+    return isinstance(parameter, nn.parameter.UninitializedParameter)
 
 
 def _is_leaf(module: nn.Module) -> bool:
-    return next(module.children(), None) is None
+    return next(module.children(), None) is None or (
+        is_parametrized(module) and len(list(module.children())) == 1
+    )
 
 
 def _never_called(module: nn.Module) -> bool:
@@ -187,8 +201,8 @@ class Division:
         result: dict[int, list[torch.Tensor]] = {}
         for unit in first_user:
             owner = unit.owner.layer if unit.owner is not None else -1
-            for parameter in unit.module.parameters(recurse=unit.compiled):
-                if id(parameter) not in claimed:
+            for parameter in own_parameters(unit.module, recurse=unit.compiled):
+                if id(parameter) not in claimed and not _is_lazy(parameter):
                     claimed.add(id(parameter))
                     result.setdefault(owner, []).append(parameter)
         return result
@@ -201,7 +215,7 @@ class Division:
 
 def describe(unit: Unit, parameters: Sequence[torch.Tensor]) -> Layer:
     """A layer as a plain value."""
-    kind = type(_original(unit.module)).__name__
+    kind = type_before_parametrizations(_original(unit.module)).__name__
     return Layer(
         name=unit.name,
         path=unit.path,
@@ -256,7 +270,7 @@ def candidates(root: nn.Module, granularity: Granularity) -> dict[str, str | Non
 
 
 def _owns_parameter(module: nn.Module) -> bool:
-    return next(module.parameters(recurse=False), None) is not None
+    return next(own_parameters(module), None) is not None
 
 
 def _at_depth(root: nn.Module, depth: int) -> dict[str, str | None]:

@@ -5,7 +5,9 @@ Hooks are taken off, not switched off, for a bare step: a module with any hook l
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -14,10 +16,13 @@ from numpy.typing import NDArray
 from torch import nn
 
 from laptime.measure.division import Division, Granularity, Unit, has_parameters
-from laptime.measure.graph import Boundary, Entries, sequence_number
-from laptime.measure.hooks import around, before, undo_all
+from laptime.measure.graph import Boundary, Entries
+from laptime.measure.guard import Part, attempt, shielded
+from laptime.measure.hooks import around, before, keep_classes, undo_all
 from laptime.measure.layer_hooks import discovering, entering, entering_late, mark_nodes
+from laptime.measure.loss import LossStretch, holds_loss
 from laptime.measure.networks import Network, updated_bytes
+from laptime.measure.patches import Leave
 from laptime.measure.reading import Reading
 from laptime.measure.seen import Seen
 from laptime.measure.timeline import (
@@ -41,6 +46,10 @@ from laptime.workload import Phase
 MOST_DISCOVERY = 8
 
 
+def _nothing() -> None:
+    pass
+
+
 class Instruments:
     """The hooks, and the state they share within a step."""
 
@@ -50,19 +59,24 @@ class Instruments:
         self.entries = Entries()
         self.networks: list[Network] = []
         self.units: list[Unit] = []
-        self.updates = Updates(timeline, self._updated)
+        self.loss = LossStretch(timeline)
+        self.updates = Updates(timeline, self.loss.close, self._updated)
         self.seen = Seen()
         self.armed = False
         self.version = 0  # changes whenever the set of layers does
         self.forward_depth = 0
         self.backward_depth = 0
-        self.forward_end = (0, -1)  # (mark, sequence number) where the last forward pass ended
+        self.other_threads = False  # a network was called in another thread than the recorded one
+        self.trained = False  # a backward pass was seen in this recording
+        self.watched_classes: set[type] = set()  # beside those of the layers
         self.on_forward: Callable[[Network], None] | None = None
+        self.on_other_thread: Callable[[], bool] | None = None  # whether the recording goes on there
         self.on_network_resolved: Callable[[], None] | None = None
         self.boundaries: dict[int, Boundary] = {}  # of a backward pass, by the owner that begins there
         self.reading: Reading | None = None  # of the operations of the first step
         self._layer_undo: list[Callable[[], None]] = []
         self._lost = False  # a layer ran outside every forward pass
+        self._ended = False  # layers are not looked for any more
         self._published = 0
 
     # -- networks ----------------------------------------------------------------------------------------
@@ -83,7 +97,8 @@ class Instruments:
         for unit in division.units[1:]:
             unit.shared = id(unit.module) in known  # a module of two networks belongs to the first
         self.watch_entry(network, division.units[0])
-        self._discover(network)
+        if not self._ended:
+            self._discover(network)
         return network
 
     def watch_entry(self, network: Network, unit: Unit) -> None:
@@ -122,6 +137,8 @@ class Instruments:
 
     def search(self) -> None:
         """Look again, during the coming step, for parts of the networks that are called by themselves."""
+        if self._ended:
+            return
         for network in self.networks:
             if not network.discovery and network.searches < MOST_DISCOVERY:
                 network.searches += 1
@@ -146,9 +163,16 @@ class Instruments:
                 ended = True
         if ended:
             self.disarm()
+            self._leave_classes()
         if self.version != self._published and self.on_network_resolved is not None:
             self._published = self.version
             self.on_network_resolved()
+
+    def _leave_classes(self) -> None:
+        """Once all layers are known, only their classes stay watched."""
+        if not any(network.discovery for network in self.networks):
+            needed = (unit for unit in self.units if unit.candidate or unit.is_layer or unit.entry)
+            keep_classes({type(unit.module) for unit in needed} | self.watched_classes)
 
     # -- marks on layers ---------------------------------------------------------------------------------
 
@@ -172,21 +196,34 @@ class Instruments:
 
     # -- forward -----------------------------------------------------------------------------------------
 
+    def foreign(self) -> bool:
+        """Whether this is another thread than the recorded one; the engine's, which recompute, are not."""
+        if threading.get_ident() == self.timeline.thread or self.backward_depth:
+            return False
+        self.other_threads = True
+        return True
+
     def root_enter(self, network: Network, unit: Unit) -> None:
         """A forward pass begins, of a network or of a part that is called by itself."""
+        if self.foreign() and not (self.on_other_thread is not None and self.on_other_thread()):
+            return
+        if not self.timeline.open:
+            self.timeline.clear()  # before the first step nothing is kept
         first = not self.forward_depth and not self.backward_depth
+        if first and unit.parent is not None:
+            self._close_seam()
+        elif first:
+            self.loss.close()
         if first and self.on_forward is not None:
             self.on_forward(network)
         if not self.backward_depth:
             self.forward_depth += 1
-        if first and unit.parent is not None:
-            self._close_seam()
         if network.discovery:
             network.division.call(unit)
             if self.reading is not None:
                 if not self.backward_depth:
-                    self.reading.begin_forward(network.root)
-                self.reading.entered(unit)
+                    attempt(Part.WORKLOAD, self.reading.begin_forward, network.root)
+                self.reading_entered(unit)
         elif not self.armed:
             if first:
                 self.timeline.mark(FORWARD)
@@ -201,33 +238,31 @@ class Instruments:
 
     def _close_seam(self) -> None:
         """Code between two parts that are called one after the other goes to the last layer of the first."""
-        mark, number = self.forward_end
         owners = self.timeline.owners
-        if not mark or mark != len(owners) - 1 or owners[mark] != LOSS:
-            return
-        if number == sequence_number():
-            owners[mark] = HOST  # not a single autograd node: Python
-        else:
-            owners[mark] = owners[mark - 1] | RETURN
+        if len(owners) > 1 and self.loss.close(instead=owners[-2] | RETURN):
             self.entries.leave()
 
     def root_exit(self, network: Network, output: Any = None) -> None:
         """A forward pass ends; what follows is the loss until something else says otherwise."""
-        if self.backward_depth:
+        if self.backward_depth or self.foreign():
             return
         self.forward_depth = max(0, self.forward_depth - 1)
         if self.reading is not None and not self.forward_depth:
-            self.reading.end_forward(raised=output is None)
+            attempt(Part.WORKLOAD, self.reading.end_forward, raised=output is None)
         if network.discovery:
             self._resolve(network)
         if self.forward_depth:
             return
+        graded = torch.is_grad_enabled()
         self.seen.forward = True
-        self.seen.graded = self.seen.graded or torch.is_grad_enabled()
+        self.seen.graded = self.seen.graded or graded
         self.seen.training = self.seen.training or network.root.training
-        self.timeline.mark(LOSS if output is not None else HOST)  # None: the forward pass has raised
+        if output is None or not graded:  # it has raised, or nobody will ask for gradients
+            self.timeline.mark(HOST)
+            return
+        self.timeline.mark(LOSS)
         self.entries.enter(LOSS_BACKWARD, output.grad_fn if isinstance(output, torch.Tensor) else None)
-        self.forward_end = (len(self.timeline.owners) - 1, sequence_number())
+        self.loss.open(complete=holds_loss(output))
 
     def called_alone(self, unit: Unit) -> bool:
         """A layer was called outside every forward pass; whether its time is the network's."""
@@ -241,20 +276,39 @@ class Instruments:
 
     # -- backward ----------------------------------------------------------------------------------------
 
-    def run_backward(self, call: Callable[[], Any], outputs: Any, *, accumulates: bool) -> Any:
-        """Bracket a backward pass and, on an instrumented step, mark where each layer's part begins."""
+    def enter_backward(self, outputs: Any, *, accumulates: bool) -> Leave:
+        """A backward pass begins: on an instrumented step, mark where each layer's part does."""
         earlier = self.timeline.owner & ~RETURN
-        first = mark_nodes(self, outputs) if self.armed else BACKWARD
-        self.seen.backward = True
-        self.timeline.mark(first)
+        first = attempt(Part.LAYERS, mark_nodes, self, outputs) if self.armed else BACKWARD
+        self.seen.backward = self.trained = True
+        self.timeline.mark(BACKWARD if first is None else first)
         self.backward_depth += 1
-        try:
-            return call() if self.reading is None else self.reading.around(call, Phase.BACKWARD)
-        finally:
-            self.backward_depth -= 1
+        stop_reading = self.read(Phase.BACKWARD)
+
+        @shielded(Part.RECORDING)
+        def leave(_: Any) -> None:
+            stop_reading()
+            self.backward_depth = max(0, self.backward_depth - 1)
             # A gradient taken inside the loss (a penalty) goes back to the loss; a nested pass, to its layer.
-            inside = self.backward_depth > 0 or (not accumulates and earlier == LOSS)
+            in_loss = not accumulates and earlier == LOSS and not self.backward_depth
+            inside = self.backward_depth > 0 or in_loss
             self.timeline.mark_now((earlier if inside else HOST) | RETURN)
+            if in_loss:
+                self.loss.open(complete=False)
+
+        return leave
+
+    def reading_entered(self, unit: Unit) -> None:
+        """A module is called in a step whose operations are read."""
+        if self.reading is not None:
+            attempt(Part.WORKLOAD, self.reading.entered, unit)
+
+    def read(self, phase: Phase) -> Callable[[], None]:
+        """Read the operations that follow, if this step is read; returns what ends that."""
+        reading = self.reading
+        if reading is None or not attempt(Part.WORKLOAD, reading.enter, phase):
+            return _nothing
+        return partial(attempt, Part.WORKLOAD, reading.leave)
 
     # -- steps -------------------------------------------------------------------------------------------
 
@@ -263,16 +317,18 @@ class Instruments:
         seen, self.seen = self.seen, Seen()
         self.forward_depth = self.backward_depth = 0
         self.updates.next_step()
-        self.forward_end = (0, -1)
         if seen.backward or not seen.graded:
             self.entries.clear()
         else:
             self.entries.keep()
+        attempt(Part.LAYERS, self._next_search, seen)
+        return seen
+
+    def _next_search(self, seen: Seen) -> None:
         self._end_discovery()
         if self._lost or not seen.forward:
             self._lost = False
             self.search()
-        return seen
 
     def _updated(self) -> None:
         self.seen.update = True
@@ -283,4 +339,14 @@ class Instruments:
         for network in self.networks:
             undo_all(network.discovery)
             undo_all(network.undo)
+        self.loss.forget()
         self.updates.detach()
+        keep_classes(set())
+
+    def end_layers(self) -> None:
+        """Go on without layers: their marks have failed."""
+        self._ended = True
+        self.disarm()
+        for network in self.networks:
+            undo_all(network.discovery)
+        self.entries.clear()

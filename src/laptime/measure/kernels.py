@@ -16,7 +16,7 @@ import tempfile
 from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -129,6 +129,15 @@ class KernelTracer:
             if self._retries < MOST_RETRIES:  # try again two steps on, past a new warm-up
                 self._retries += 1
                 self.wanted.add(raw.fields["step"] + 3)
+
+    def give_up(self, reason: str) -> None:
+        """A fault of ours: trace no more."""
+        self.wanted.clear()
+        self.problem = f"no more kernels were traced ({reason})"
+        profiler, self._profiler, self.tracing = self._profiler, None, False
+        if profiler is not None:
+            with suppress(Exception):
+                profiler.stop()
 
     def _stop(self) -> list[dict[str, Any]]:
         profiler, self._profiler = self._profiler, None

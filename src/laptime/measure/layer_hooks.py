@@ -12,6 +12,7 @@ import torch
 
 from laptime.measure.division import Unit, has_parameters
 from laptime.measure.graph import Boundary, graph_roots
+from laptime.measure.guard import Part, failed
 from laptime.measure.hooks import Entering
 from laptime.measure.networks import Network
 from laptime.measure.timeline import BACKWARD, INPUT, INSTRUMENT, RETURN, UNITS, backward_code, forward_code
@@ -27,6 +28,8 @@ def entering(instruments: Instruments, unit: Unit) -> Entering:
     mark, owners = timeline.mark, timeline.owners
 
     def enter(args: tuple[Any, ...]) -> None:
+        if instruments.other_threads and instruments.foreign():
+            return
         if instruments.backward_depth:
             mark(backward)  # a forward call during a backward pass recomputes: activation checkpointing
         elif owners[-1] == INPUT | RETURN:
@@ -45,6 +48,8 @@ def entering_late(instruments: Instruments, unit: Unit) -> Entering:
     enter = entering(instruments, unit)
 
     def enter_late(args: tuple[Any, ...]) -> None:
+        if instruments.other_threads and instruments.foreign():
+            return
         alone = not instruments.forward_depth and not instruments.backward_depth
         if alone and not has_parameters(unit.module):
             return  # a metric, outside every forward pass
@@ -64,7 +69,7 @@ def discovering(instruments: Instruments, network: Network, unit: Unit) -> Enter
     forward, backward = forward_code(unit.layer), backward_code(unit.layer)
 
     def discover(_: tuple[Any, ...]) -> None:
-        if unit.entry:
+        if unit.entry or instruments.foreign():
             return  # its own hook does the rest
         if not instruments.forward_depth and not instruments.backward_depth:
             if not has_parameters(unit.module):
@@ -73,8 +78,7 @@ def discovering(instruments: Instruments, network: Network, unit: Unit) -> Enter
             instruments.root_enter(network, unit)
             return
         network.division.call(unit)
-        if instruments.reading is not None:
-            instruments.reading.entered(unit)
+        instruments.reading_entered(unit)
         instruments.timeline.mark(backward if instruments.backward_depth else forward)
         instruments.entries.enter(backward)
 
@@ -106,8 +110,11 @@ def _boundary(instruments: Instruments, code: int) -> Boundary:
 
     def hook(_: Any) -> None:
         # Outside a watched pass (a retained graph, run after the recording) this does nothing.
-        if instruments.backward_depth and owners[-1] != code:
-            mark(code)
+        try:
+            if instruments.backward_depth and owners[-1] != code:
+                mark(code)
+        except Exception as error:
+            failed(Part.LAYERS, error)
 
     instruments.boundaries[code] = Boundary(hook)
     return instruments.boundaries[code]

@@ -8,8 +8,9 @@ Every wrapper steps aside while torch.compile traces it, so compiled graphs are 
 from __future__ import annotations
 
 import functools
-import os
+import inspect
 from collections.abc import Callable
+from types import FunctionType
 from typing import Any, Protocol
 
 import torch
@@ -20,14 +21,21 @@ from torch.utils.data.dataloader import _BaseDataLoaderIter
 
 _compiling = torch.compiler.is_compiling
 
+Leave = Callable[[Any], None]
+"""Ends what was begun around a call, with the call's result; None after an exception."""
+
 
 class Watcher(Protocol):
-    """What the wrappers tell the recorder. Each method brackets one call of the original."""
+    """What the wrappers tell the recorder before they call the original.
 
-    def watch_backward(self, call: Callable[[], Any], outputs: Any, *, accumulates: bool) -> Any: ...
-    def watch_loss(self, call: Callable[[], Any], *, begins: bool) -> Any: ...
-    def watch_data(self, call: Callable[[], Any], source: Any, *, draws: bool) -> Any: ...
-    def watch_copy(self, call: Callable[[], Any]) -> Any: ...
+    None says that this call is not watched; otherwise what is returned is called after the original. Neither
+    may raise.
+    """
+
+    def enter_backward(self, outputs: Any, *, accumulates: bool) -> Leave | None: ...
+    def enter_loss(self) -> Leave | None: ...
+    def enter_data(self, source: Any, *, draws: bool) -> Leave | None: ...
+    def enter_copy(self) -> Leave | None: ...
 
 
 # Functional losses, by the names torch.nn.functional gives them.
@@ -63,6 +71,36 @@ class Patches:
 
         self._undo.append(undo)
 
+    def replace_body(self, function: FunctionType, make: Callable[[Any], Any]) -> None:
+        """Have a function do what `make(original)` does, and stay the same object.
+
+        Functions are pickled by their name, and pickle refuses one that its name does not lead to: with
+        another function in its place, a network that keeps `F.cross_entropy` could not be saved. TorchScript
+        reads source and signature, which stay as well.
+        """
+        code, attributes = function.__code__, dict(vars(function))
+        original = FunctionType(
+            code, function.__globals__, function.__name__, function.__defaults__, function.__closure__
+        )
+        original.__kwdefaults__ = function.__kwdefaults__
+        replacement = make(original)
+        function.__dict__["__signature__"] = inspect.signature(function)
+        template = _call_constant.__code__
+        function.__code__ = template.replace(
+            co_consts=tuple(replacement if one == CONSTANT else one for one in template.co_consts),
+            **{
+                name: getattr(code, name)
+                for name in ("co_filename", "co_firstlineno", "co_name", "co_qualname")
+            },
+        )
+
+        def undo() -> None:
+            function.__code__ = code
+            vars(function).clear()
+            vars(function).update(attributes)
+
+        self._undo.append(undo)
+
     def restore(self) -> None:
         """Put everything back."""
         while self._undo:
@@ -77,13 +115,12 @@ def active() -> Watcher | None:
     return _active
 
 
-def _forget_in_child() -> None:
-    # A forked loader worker inherits the wrappers; without this its copy of the timeline would grow for ever.
-    global _active
-    _active = None
+CONSTANT = "in whose place the replacement is put"
 
 
-os.register_at_fork(after_in_child=_forget_in_child)
+def _call_constant(*args: Any, **kwargs: Any) -> Any:
+    replacement: Any = "in whose place the replacement is put"
+    return replacement(*args, **kwargs)
 
 
 def install(watcher: Watcher) -> Patches:
@@ -95,8 +132,8 @@ def install(watcher: Watcher) -> Patches:
     # script may have imported them by.
     patches.replace(torch.autograd, "_engine_run_backward", _backward)
     for name in LOSSES:
-        patches.replace(functional, name, functools.partial(_loss, begins=False))
-    patches.replace(_Loss, "__call__", functools.partial(_loss, begins=True))
+        patches.replace_body(getattr(functional, name), _loss)
+    patches.replace(_Loss, "__call__", _loss)
     patches.replace(DataLoader, "__iter__", functools.partial(_data, draws=False))
     patches.replace(_BaseDataLoaderIter, "__next__", functools.partial(_data, draws=True))
     for name in ("to", "cuda"):
@@ -111,26 +148,35 @@ def uninstall(patches: Patches) -> None:
     patches.restore()
 
 
+def _bracketed(leave: Leave | None, original: Any, args: Any, kwargs: Any) -> Any:
+    if leave is None:
+        return original(*args, **kwargs)
+    result = None
+    try:
+        result = original(*args, **kwargs)
+    finally:
+        leave(result)
+    return result
+
+
 def _backward(original: Any) -> Any:
     @functools.wraps(original)
     def engine_run_backward(outputs: Any, *args: Any, **kwargs: Any) -> Any:
         if _active is None or _compiling():
             return original(outputs, *args, **kwargs)
         # autograd.grad returns gradients instead of accumulating them, and says so here.
-        accumulates = bool(kwargs.get("accumulate_grad", True))
-        return _active.watch_backward(
-            lambda: original(outputs, *args, **kwargs), outputs, accumulates=accumulates
-        )
+        leave = _active.enter_backward(outputs, accumulates=bool(kwargs.get("accumulate_grad", True)))
+        return _bracketed(leave, original, (outputs, *args), kwargs)
 
     return engine_run_backward
 
 
-def _loss(original: Any, *, begins: bool) -> Any:
+def _loss(original: Any) -> Any:
     @functools.wraps(original)
     def loss(*args: Any, **kwargs: Any) -> Any:
         if _compiling() or _active is None:
             return original(*args, **kwargs)
-        return _active.watch_loss(lambda: original(*args, **kwargs), begins=begins)
+        return _bracketed(_active.enter_loss(), original, args, kwargs)
 
     return loss
 
@@ -140,7 +186,7 @@ def _data(original: Any, *, draws: bool) -> Any:
     def data(loader: Any) -> Any:
         if _active is None:
             return original(loader)
-        return _active.watch_data(lambda: original(loader), loader, draws=draws)
+        return _bracketed(_active.enter_data(loader, draws=draws), original, (loader,), {})
 
     return data
 
@@ -150,6 +196,6 @@ def _copy(original: Any) -> Any:
     def copy(tensor: Any, *args: Any, **kwargs: Any) -> Any:
         if _compiling() or _active is None:
             return original(tensor, *args, **kwargs)
-        return _active.watch_copy(lambda: original(tensor, *args, **kwargs))
+        return _bracketed(_active.enter_copy(), original, (tensor, *args), kwargs)
 
     return copy

@@ -8,9 +8,8 @@ never ends a training. Operations of a loss that is written out by hand are not 
 
 from __future__ import annotations
 
-import sys
 import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import torch
@@ -19,6 +18,7 @@ from torch.optim import Optimizer
 from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 
 from laptime.measure.division import Division, Unit, is_compiled
+from laptime.measure.loss import compiles
 from laptime.measure.step_reader import StepReader
 from laptime.workload import Memory, Operation, Phase, Workload
 from laptime.workload import Optimizer as Update
@@ -46,7 +46,7 @@ class Reading:
 
     def begin_forward(self, root: nn.Module) -> None:
         """A forward pass begins: of a network, or of a part that is called by itself."""
-        if self.done or self._on:
+        if self.done or self._on or _transforms():
             return
         if self._reader is None:
             if self.step is not None and not (root.training and torch.is_grad_enabled()):
@@ -73,19 +73,19 @@ class Reading:
             if raised:
                 self._reader.problem = "its forward pass raised"
 
-    def around(self, call: Callable[[], Any], phase: Phase) -> Any:
-        """Read a loss function, or a backward pass."""
+    def enter(self, phase: Phase) -> bool:
+        """Read a loss function, or a backward pass, that begins here; whether `leave` is to be called."""
         reader = self._reader
         if reader is None or self._on or threading.get_ident() != self._thread:
-            return call()
+            return False
         if phase is Phase.BACKWARD and reader.held is None:
             reader.held = reader.alive.now
-        if not self._put_on(reader, phase):
-            return call()
-        try:
-            return call()
-        finally:
-            self._take_off(reader)
+        return self._put_on(reader, phase)
+
+    def leave(self) -> None:
+        """It is over."""
+        if self._reader is not None:
+            self._take_off(self._reader)
 
     def end_step(self, *, trains: bool, samples: int | None) -> None:
         """The step is over; a training step ends the reading."""
@@ -97,9 +97,16 @@ class Reading:
             self.step, self.trains, self.samples = reader, trains, samples
         self.done = trains or reader.problem is not None
 
+    def give_up(self, reason: str) -> None:
+        """A fault of ours: there will be no workload."""
+        if self._reader is not None:
+            self._take_off(self._reader)
+        self.done, self.step, self.reason, self._reader = True, None, reason, None
+
     def _put_on(self, reader: StepReader, phase: Phase) -> bool:
-        if _get_current_dispatch_mode_stack() or _transforms():
+        if reader.problem is None and (_get_current_dispatch_mode_stack() or _transforms()):
             reader.problem = "another dispatch mode or transform of torch is on"
+        if reader.problem is not None:
             return False
         reader.phase = phase
         reader.__enter__()
@@ -155,7 +162,7 @@ class Reading:
 
 def hindrance(root: nn.Module) -> str | None:
     """Why a network's step had better not be looked into."""
-    if any(is_compiled(module) for module in root.modules()) or _compiles():
+    if any(is_compiled(module) for module in root.modules()) or compiles():
         return "torch.compile is in use"
     if any(isinstance(module, torch.jit.ScriptModule) for module in root.modules()):
         return "the network is TorchScript"
@@ -165,12 +172,6 @@ def hindrance(root: nn.Module) -> str | None:
     if not types <= {"cpu", "cuda"}:
         return f"the network is on {', '.join(sorted(types))}"
     return None
-
-
-def _compiles() -> bool:
-    """Whether torch.compile was called in this process; torch's optimizers use dynamo without a backend."""
-    dynamo = sys.modules.get("torch._dynamo.eval_frame")
-    return any(one is not None for one in getattr(dynamo, "cached_backends", {}).values())
 
 
 def _transforms() -> bool:

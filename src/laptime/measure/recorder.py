@@ -7,11 +7,12 @@ that the device has finished and hands them to the store.
 
 from __future__ import annotations
 
+import os
 import time
-import warnings
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -37,6 +38,7 @@ from laptime.measure.budget import Budget
 from laptime.measure.clocks import Clock, clock_for
 from laptime.measure.division import Granularity
 from laptime.measure.environment import environment
+from laptime.measure.guard import Part, attempt, shielded, warn, watch_faults
 from laptime.measure.instruments import Instruments
 from laptime.measure.kernels import KernelTracer
 from laptime.measure.network_files import NetworkFiles
@@ -104,6 +106,7 @@ class Recorder(Steps):
         self._flush_s = flush_s
         self._resumed = resumed
         self._status: str | None = None
+        self._lost: set[Part] = set()  # what a fault of ours has ended
 
     def start(self) -> Recorder:
         """Attach to the networks and open the first step."""
@@ -140,6 +143,9 @@ class Recorder(Steps):
         self._tracer = KernelTracer(self._wanted_kernels, cuda=clock.device.startswith("cuda"))
         self.watch = Watch(self.timeline, self.instruments)
         self._patches = patches.install(self.watch)
+        global _current
+        _current = self
+        watch_faults(self._end_part)
         self._active = True
         self._budget.mark_s = _mark_cost(clock)
         if clock.deferred:
@@ -160,9 +166,18 @@ class Recorder(Steps):
             return
         self._active = False
         self._status = status
-        patches.uninstall(self._patches)
-        self.instruments.detach()
-        self._collect_trace()
+        for action in (
+            partial(patches.uninstall, self._patches),
+            self.instruments.detach,
+            self._collect_trace,
+            self._settle,
+            self._network_files.write_layers,
+            partial(self._close_run, status),
+        ):
+            attempt(Part.RECORDING, action)
+        watch_faults(None)
+
+    def _settle(self) -> None:
         self.timeline.on_mark = None
         self._settling.finish()
         self.facts.host_s = self._last_lap - self._began_steps
@@ -170,16 +185,47 @@ class Recorder(Steps):
         self.facts.dropped_traces = self._tracer.dropped
         if self._tracer.problem is not None:
             self.facts.note(self._tracer.problem)
-        self._network_files.write_layers()
+
+    def _close_run(self, status: str) -> None:
         try:
             summary = summarize_run(self.facts, self._budget, load(self.out))
         except (
             Exception
         ) as error:  # someone removed the directory, or its disk: the training itself went well
             summary = {"notes": [f"no summary could be made ({type(error).__name__}: {error})"]}
-            warnings.warn(f"laptime: {summary['notes'][0]}", stacklevel=3)
+            warn(summary["notes"][0])
         self._network_files.write_workload()  # again: an optimizer may have shown itself since
         self._writer.close(status, {**summary, "workload": self._network_files.reading.facts})
+
+    def _end_part(self, part: Part, reason: str) -> None:
+        """Something of ours failed: go on without it."""
+        if part in self._lost or self._abandoned is not None:
+            return
+        self._lost.add(part)
+        text = f"{part} ended at step {self._step}, and the training goes on without ({reason})"
+        self.facts.note(text)
+        if part is Part.RECORDING:
+            self._abandoned = text
+            self.stop("interrupted")
+        elif part is Part.LAYERS:
+            self._budget.stop()
+            self._instrumented = False
+            self.instruments.end_layers()
+        elif part is Part.WORKLOAD:
+            self._network_files.reading.give_up(reason)
+            self.instruments.reading = None
+        else:
+            self.timeline.on_mark = None
+            self._tracer.give_up(reason)
+        warn(text)
+
+    def leave_in_child(self) -> None:
+        """In a forked process: the run is the parent's, and what trains here is not recorded in it."""
+        self._active = False
+        self._abandoned = "the run belongs to another process"
+        patches.uninstall(self._patches)
+        self.instruments.detach()
+        watch_faults(None)
 
     def __enter__(self) -> Recorder:
         return self.start()
@@ -224,24 +270,25 @@ class Recorder(Steps):
         """Charge the enclosed code to an account by hand, for what laptime cannot see by itself."""
         code = CODE.get(Account(name)) if name in set(Account) else None
         if code is None:
-            raise RecordingError(
-                f"no account is called {name!r}; one of {', '.join(a.value for a in Account)}"
-            )
-        if not self._active:
+            known = ", ".join(account.value for account in Account)
+            self._tell(f"no account is called {name!r}, so its time stays where it was; one of {known}")
+        if not self._active or code is None:
             yield
             return
+        attempt(Part.RECORDING, self.instruments.loss.close)
         earlier = self.timeline.owner & ~RETURN
-        self.timeline.mark(code)
+        attempt(Part.RECORDING, self.timeline.mark, code)
         try:
             yield
         finally:
-            self.timeline.give_back(earlier)
+            attempt(Part.RECORDING, self.timeline.give_back, earlier)
 
     def communicating(self) -> None:
         """From here to the end of the backward pass only other ranks are waited for."""
         if self._active and self.instruments.backward_depth:
             self.timeline.mark(COMMUNICATION)
 
+    @shielded(Part.RECORDING)
     def flush(self) -> None:
         """Wait for the device and write every step that has ended: before a checkpoint that follows them."""
         self._settling.flush(wait=True)
@@ -253,6 +300,20 @@ class Recorder(Steps):
     def update(self, **facts: Mapping[str, Any]) -> None:
         """Add to the run's `summary`, `config` or `outputs`; the next flush writes it."""
         self._writer.update(**facts)
+
+
+_current: Recorder | None = None
+
+
+def _leave_in_child() -> None:
+    # A forked loader worker inherits the hooks; without this its copy of the timeline would grow for ever.
+    global _current
+    if _current is not None and _current.active:
+        _current.leave_in_child()
+    _current = None
+
+
+os.register_at_fork(after_in_child=_leave_in_child)
 
 
 def _mark_cost(clock: Clock) -> float:

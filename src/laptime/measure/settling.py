@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import threading
 import time
-import warnings
 from collections import deque
 
 from laptime.measure.books import Books, Closed
 from laptime.measure.budget import Budget
 from laptime.measure.clocks import Clock
+from laptime.measure.guard import Part, attempt, warn
 from laptime.measure.summary import Facts
 from laptime.measure.timeline import RawStep
 from laptime.record import Stage
@@ -75,7 +75,7 @@ class Settling:
         self.flush(wait=True)
         if self._failure is not None:
             self._facts.note(self._failure)
-            warnings.warn(f"laptime: {self._failure}", stacklevel=4)
+            warn(self._failure)
 
     def _read_stamps(self, *, most: int | None = None) -> None:
         while self._unread and most != 0 and self._clock.ready(self._unread[0].stamps[-1]):
@@ -94,7 +94,7 @@ class Settling:
             if due or len(self._pending) >= ENOUGH:
                 self._settle()
             if due:
-                self._writer.flush()
+                attempt(Part.RECORDING, self._writer.flush)
                 flushed = time.monotonic()
         self._facts.background_s = time.thread_time()
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -14,9 +15,10 @@ from laptime.measure.division import Unit
 from laptime.measure.graph import sequence_number
 from laptime.measure.translation import translated
 from laptime.workload import Operation, Phase
-from laptime.workload.trace.reader import Alive, Reader, tensors_in
+from laptime.workload.trace.reader import Alive, Reader, has_storage, tensors_in
 
 MOST = 100_000  # operations of a step; beyond, a loop in Python is being read, and reading would take seconds
+MOST_S = 20.0  # for the same reason
 
 
 class StepReader(Reader):
@@ -26,6 +28,7 @@ class StepReader(Reader):
 
     def __init__(self) -> None:
         super().__init__(_Storages())
+        self._began = time.monotonic()
         self.alive: _Storages
         self.units: list[Unit | None] = []  # entered one after the other; None: the network was left
         self.problem: str | None = None
@@ -54,8 +57,8 @@ class StepReader(Reader):
         super()._see(func, args, kwargs, out)
 
     def _named(self, name: str, func: Any, args: Any, kwargs: Any) -> tuple[str, Any]:
-        if len(self.found) >= MOST:
-            raise OverflowError
+        if len(self.found) >= MOST or time.monotonic() - self._began > MOST_S:
+            raise OverflowError("its first step is too long")
         return translated(name, func, args, kwargs)
 
     def _from_outside(self, given: Any) -> None:
@@ -81,7 +84,7 @@ class StepReader(Reader):
 class _Storages(Alive):
     def knows(self, tensor: Tensor) -> bool:
         """Whether it was there before the step, or was made in it."""
-        return tensor.untyped_storage()._cdata in self._known
+        return not has_storage(tensor) or tensor.untyped_storage()._cdata in self._known
 
 
 def _names(units: Sequence[Unit | None]) -> Iterator[str]:

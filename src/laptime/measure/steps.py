@@ -13,6 +13,7 @@ from laptime.errors import RecordingError
 from laptime.measure.arguments import batch_size
 from laptime.measure.budget import EARLY, Budget
 from laptime.measure.clocks import Clock, Stamp
+from laptime.measure.guard import Part, attempt, shielded, warn
 from laptime.measure.instruments import Instruments
 from laptime.measure.kernels import KernelTracer
 from laptime.measure.network_files import NetworkFiles
@@ -44,6 +45,7 @@ class Steps:
         self._rank = rank
         self._attempt, self._step, self._optimizer_step = counts
         self._active = False
+        self._abandoned: str | None = None  # why a fault of ours has ended the recording
         self._epoch = -1
         self._stage: Stage | None = None
         self._logged: dict[str, Any] = {}
@@ -79,26 +81,21 @@ class Steps:
         self, loader: Iterable[Any], *, stage: Stage | str | None = None, epoch: int | None = None
     ) -> Iterator[Any]:
         """Each batch of the loader, a step apiece, from the end of the previous step to its own end."""
-        self._require_active()
         wanted = Stage(stage) if stage is not None else None
-        if wanted is not Stage.VALIDATION:
-            self._epoch = self._epoch + 1 if epoch is None else epoch
-        self._open(DATA_WAIT)
-        if self.timeline.owner != DATA_WAIT:
-            self.timeline.mark(DATA_WAIT)
+        if self._running():
+            attempt(Part.RECORDING, self._begin_epoch, wanted, epoch)
         batches = iter(loader)
         while True:
             try:
                 batch = next(batches)
             except StopIteration:
                 if self._active:
-                    self.timeline.mark(HOST)
+                    attempt(Part.RECORDING, self.timeline.mark, HOST)
                 return
             if not self._active:
                 yield batch
                 continue
-            self.timeline.follow_up(HOST)
-            self._stage, self.watch.samples = wanted, batch_size(batch)
+            attempt(Part.RECORDING, self._drawn, batch, wanted)
             finished = False
             try:
                 yield batch
@@ -108,41 +105,67 @@ class Steps:
                 if self._active and (finished or self.instruments.seen.update):
                     self.lap(then=DATA_WAIT if finished else HOST)
 
+    def _begin_epoch(self, stage: Stage | None, epoch: int | None) -> None:
+        if stage is not Stage.VALIDATION:
+            self._epoch = self._epoch + 1 if epoch is None else epoch
+        self._open(DATA_WAIT)
+        if self.timeline.owner != DATA_WAIT:
+            self.timeline.mark(DATA_WAIT)
+
+    def _drawn(self, batch: Any, stage: Stage | None) -> None:
+        self.timeline.follow_up(HOST)
+        self._stage, self.watch.samples = stage, batch_size(batch)
+
     @contextmanager
     def step(
         self, batch: Any = None, *, stage: Stage | str | None = None, epoch: int | None = None
     ) -> Iterator[None]:
         """One step around any code. Time since the previous step belongs to it: waiting for data, mostly."""
-        self._require_active()
-        self._open(HOST)
-        self._stage = Stage(stage) if stage is not None else None
-        if batch is not None:
-            self.watch.samples = batch_size(batch)
-        if epoch is not None:
-            self._epoch = epoch
+        wanted = Stage(stage) if stage is not None else None
+        if self._running():
+            attempt(Part.RECORDING, self._begin_step, batch, wanted, epoch)
         yield
         if self._active:
             self.lap()
 
+    def _begin_step(self, batch: Any, stage: Stage | None, epoch: int | None) -> None:
+        self._open(HOST)
+        self._stage = stage
+        if batch is not None:
+            self.watch.samples = batch_size(batch)
+        if epoch is not None:
+            self._epoch = epoch
+
     def log(self, **values: Any) -> None:
         """Loss, top1 or topn of the running step: a number, or a function that gives one at the flush.
 
-        Tensors are read at the flush: this never synchronises.
+        Tensors are read at the flush: this never synchronises. What cannot be kept is told once, not raised:
+        nobody's training ends over a number for a log.
         """
         for name, value in values.items():
-            if name not in LOGGED:
-                raise RecordingError(f"log() keeps {', '.join(LOGGED)}; {name!r} is not one of them")
-            if isinstance(value, torch.Tensor):
-                if value.numel() != 1:
-                    raise RecordingError(
-                        f"log({name}=…) takes one number, not a tensor of shape {tuple(value.shape)}"
-                    )
-                value = value.detach()
-                if value.device.type == "cpu":
-                    value = float(value)
-            version = value._version if isinstance(value, torch.Tensor) else 0
-            if self._active:
-                self._logged[name] = (value, version)
+            attempt(Part.RECORDING, self._log, name, value)
+
+    def _log(self, name: str, value: Any) -> None:
+        if name not in LOGGED:
+            self._tell(f"log() keeps {', '.join(LOGGED)}; {name!r} is not one of them and was left out")
+            return
+        if isinstance(value, torch.Tensor):
+            if value.numel() != 1:
+                shape = tuple(value.shape)
+                self._tell(f"log({name}=…) takes one number; a tensor of shape {shape} was left out")
+                return
+            value = value.detach()
+            if value.device.type == "cpu":
+                value = float(value)
+        version = value._version if isinstance(value, torch.Tensor) else 0
+        if self._active:
+            self._logged[name] = (value, version)
+
+    def _tell(self, text: str) -> None:
+        """Warn of something, and keep it with the run; once."""
+        if text not in self.facts.notes:
+            self.facts.note(text)
+            warn(text)
 
     def lap(
         self,
@@ -153,11 +176,15 @@ class Steps:
         then: int = HOST,
     ) -> None:
         """Close the running step and open the next, whose time goes to `then` first."""
-        self._require_active()
+        if self._running():
+            wanted = Stage(stage) if stage is not None else None
+            attempt(Part.RECORDING, self._lap, stage=wanted, samples=samples, epoch=epoch, then=then)
+
+    def _lap(self, *, stage: Stage | None, samples: int | None, epoch: int | None, then: int) -> None:
         if not self.watch.open:
             self._open(HOST)
             return
-        self.watch.relabel_loss_tail()
+        self.instruments.loss.close()
         stamps, owners = self.timeline.cut()
         began, self._last_lap = self._last_lap, time.perf_counter()
         self._lap_s = self._last_lap - began
@@ -170,20 +197,32 @@ class Steps:
         else:
             self.timeline.relabel(then)  # nothing was done on the device's time: spare it an event
 
+    @shielded(Part.RECORDING)
     def lap_at(self, mark: int, *, samples: int | None = None, epoch: int | None = None) -> None:
         """Close the running step at an earlier mark: only now has it shown that another began there."""
         if self._tracer.running:
             return  # a trace knows marks by their number
+        self.instruments.loss.close()
         stamps, owners = self.timeline.cut_at(mark)
         self._close(stamps, owners, self.seen, samples=samples, epoch=epoch)
         self.watch.next_step()
-        self.instruments.forward_end = (0, -1)  # it counts marks too
 
-    def _require_active(self) -> None:
-        if not self._active:
+    def move_here(self) -> None:
+        """Go on in this thread, with a new step: the one that was open did not train anything."""
+        self.watch.begin()
+        self.instruments.forward_depth = 0
+        self.instruments.seen = Seen()
+        self.timeline.clear()
+        self.timeline.mark(HOST)
+        self._last_lap = time.perf_counter()
+
+    def _running(self) -> bool:
+        """Whether there is something to record; False after a fault of ours has ended the recording."""
+        if not self._active and self._abandoned is None:
             raise RecordingError(
                 "the recording is not running; use it as `with laptime.record(…) as recording:`"
             )
+        return self._active
 
     def _open(self, code: int) -> None:
         """Open the first step of the run."""
@@ -191,8 +230,7 @@ class Steps:
             self.watch.begin()
             self._clock_in_use.follow()
             self._prepare()
-            self.timeline.stamps.clear()
-            self.timeline.owners.clear()
+            self.timeline.clear()
             self.timeline.mark(code)
             self._began_steps = self._last_lap = time.perf_counter()
 
@@ -210,7 +248,8 @@ class Steps:
         self.facts.count(seen, decided)
         self._mark_next = decided in self._early and self._goes_early(decided, len(owners))
         if self.instruments.reading is not None:
-            self._network_files.end_step(seen, samples if samples is not None else self.watch.samples)
+            drawn = samples if samples is not None else self.watch.samples
+            attempt(Part.WORKLOAD, self._network_files.end_step, seen, drawn)
         self._optimizer_step += self.instruments.updates.new()
         raw = RawStep(
             stamps=stamps,
@@ -232,7 +271,7 @@ class Steps:
         self._disturbed = False
         self._step += 1
         if self._tracer.tracing:
-            self._tracer.on_end()
+            attempt(Part.KERNELS, self._tracer.on_end)
             self._traced.append((self._tracer.number, raw))
         else:
             self._settling.take(raw)
@@ -254,7 +293,7 @@ class Steps:
         worked = self._tracer.running or self._tracer.tracing
         if self._traced and self._tracer.ends_before(self._step):
             self._collect_trace()
-        traced = self._tracer.plan(self._step)
+        traced = bool(attempt(Part.KERNELS, self._tracer.plan, self._step))
         self.timeline.on_mark = self._tracer.on_mark if traced else None
         discovering = any(network.discovery for network in self.instruments.networks)
         # Warm-up of a trace perturbs its step, so that one stays bare.
@@ -263,16 +302,21 @@ class Steps:
         )
         worked = worked or traced or draw != self.instruments.armed
         if draw and not self.instruments.armed:
-            self.instruments.arm()
+            attempt(Part.LAYERS, self.instruments.arm)
         elif not draw and self.instruments.armed:
-            self.instruments.disarm()
-        self._instrumented = draw
+            attempt(Part.LAYERS, self.instruments.disarm)
+        self._instrumented = self.instruments.loss.marked_step = draw and self.instruments.armed
         if traced:
             self._tracer.on_mark(0)  # the step's first mark was set when the one before was cut
         return worked
 
     def search(self) -> None:
         """Look again, in the step that begins here, for parts of a network that are called by themselves."""
+        attempt(Part.LAYERS, self._search)
+
+    def _search(self) -> None:
+        if self._budget.never:
+            return
         self.instruments.search()
         if any(network.discovery for network in self.instruments.networks):
             self.instruments.arm()

@@ -6,6 +6,7 @@ prove to be a layer) has its own. `settle` turns the marks of one step into seco
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -49,7 +50,7 @@ def backward_code(unit: int) -> int:
 class Timeline:
     """The marks of the step that is running."""
 
-    __slots__ = ("_marked_ns", "_now", "clock", "on_mark", "owners", "stamps")
+    __slots__ = ("_marked_ns", "_now", "clock", "on_mark", "open", "owners", "stamps", "thread")
 
     def __init__(self, clock: Clock) -> None:
         self.clock = clock
@@ -58,6 +59,8 @@ class Timeline:
         self.stamps: list[Stamp] = []
         self.owners: list[int] = []
         self.on_mark: Callable[[int], None] | None = None  # set while a kernel trace is on
+        self.open = False  # a step is running
+        self.thread = threading.get_ident()  # whose steps these are
 
     def mark(self, code: int) -> None:
         """From now on, time goes to this owner."""
@@ -83,6 +86,11 @@ class Timeline:
         self.mark(code)
         self._marked_ns = time.perf_counter_ns()
 
+    def insert(self, stamp: Stamp, code: int) -> None:
+        """Like `mark`, at a moment since the last one."""
+        self.stamps.append(stamp)
+        self.owners.append(code)
+
     @property
     def owner(self) -> int:
         """Who is being charged now."""
@@ -92,11 +100,11 @@ class Timeline:
         """Charge an earlier owner again, without counting a call."""
         self.mark(code | RETURN)
 
-    def relabel_since(self, index: int, was: int, becomes: int) -> None:
-        """Charge the intervals from mark `index` on that went to `was` to another owner instead."""
-        for i in range(index, len(self.owners)):
-            if self.owners[i] & ~RETURN == was:
-                self.owners[i] = becomes
+    def clear(self) -> None:
+        """Forget all marks, in place: hooks hold the lists."""
+        self.clock.recycle(self.stamps)
+        self.stamps.clear()
+        self.owners.clear()
 
     def cut(self) -> tuple[list[Stamp], list[int]]:
         """Close the step here and open the next: its first stamp is this one's last."""

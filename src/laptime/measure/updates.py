@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -11,6 +12,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook, register_op
 from torch.utils.hooks import RemovableHandle
 
 from laptime.errors import RecordingError
+from laptime.measure.guard import Part, attempt, shielded
 from laptime.measure.timeline import HOST, MOST_OPTIMIZERS, OPTIMIZERS, Timeline
 
 _compiling = torch.compiler.is_compiling
@@ -19,13 +21,14 @@ _compiling = torch.compiler.is_compiling
 class Updates:
     """The optimizers of a recording, by their place in the list."""
 
-    def __init__(self, timeline: Timeline, done: Callable[[], None]) -> None:
+    def __init__(self, timeline: Timeline, begun: Callable[[], object], done: Callable[[], None]) -> None:
         self.optimizers: list[Optimizer] = []
         self._places: dict[int, int] = {}  # by identity: asked four times a step
         self.on_unknown: Callable[[Optimizer], None] | None = None
         self.before: Callable[[Optimizer], None] | None = None
         self.after: Callable[[Optimizer], None] | None = None
         self._timeline = timeline
+        self._begun = begun
         self._done = done
         self._depth = 0
         self._passed: Optimizer | None = None  # an unknown optimizer whose step has begun
@@ -66,8 +69,13 @@ class Updates:
     def _index(self, optimizer: Optimizer) -> int | None:
         return self._places.get(id(optimizer))
 
+    def _elsewhere(self) -> bool:
+        other = threading.get_ident() != self._timeline.thread
+        return other and not isinstance(threading.current_thread(), threading._DummyThread)
+
+    @shielded(Part.RECORDING)
     def _before_update(self, optimizer: Optimizer, args: Any, kwargs: Any) -> Any:
-        if _compiling():
+        if _compiling() or self._elsewhere():
             return None
         if self._index(optimizer) is None and self.on_unknown is not None:
             self.on_unknown(optimizer)
@@ -81,11 +89,13 @@ class Updates:
         if self.before is not None:
             self.before(optimizer)
         code = OPTIMIZERS + index
+        self._begun()
         self._timeline.follow_up(code)
         return _with_closure(args, kwargs, self._timeline, code)
 
+    @shielded(Part.RECORDING)
     def _after_update(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
-        if _compiling():
+        if _compiling() or self._elsewhere():
             return
         if self._index(optimizer) is None and self._passed is not optimizer and self.on_unknown is not None:
             self.on_unknown(optimizer)  # its step, with a closure, began before the recording
@@ -110,9 +120,9 @@ def _with_closure(args: Sequence[Any], kwargs: dict[str, Any], timeline: Timelin
         return None
 
     def watched() -> Any:
-        timeline.mark(HOST)
+        attempt(Part.RECORDING, timeline.mark, HOST)
         result = closure()
-        timeline.give_back(code)
+        attempt(Part.RECORDING, timeline.give_back, code)
         return result
 
     if kwargs.get("closure") is closure:

@@ -6,9 +6,13 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
+import torch
+
 from laptime.measure.arguments import batch_size
-from laptime.measure.graph import sequence_number
+from laptime.measure.graph import graph_roots
+from laptime.measure.guard import Part, shielded
 from laptime.measure.instruments import Instruments
+from laptime.measure.patches import Leave
 from laptime.measure.timeline import (
     COPY,
     DATA_WAIT,
@@ -22,116 +26,137 @@ from laptime.measure.timeline import (
 )
 from laptime.workload import Phase
 
-NO_LOSS = (0, -2)
-
 
 class Watch:
     """Turns what happens between the phases of a step into marks, on the recorded thread alone."""
 
     def __init__(self, timeline: Timeline, instruments: Instruments) -> None:
-        self.open = False  # a step is running
         self.samples: int | None = None  # in the batch that was drawn last
         self.before_draw: Callable[[Any], None] | None = None  # set by `laptime run`, whose steps start there
+        self.before_backward: Callable[[], None] | None = None  # likewise
         self._timeline = timeline
         self._instruments = instruments
-        self._thread = threading.get_ident()
-        self._loss_end = NO_LOSS  # (mark, sequence number) where the last loss ended
         self._in_loss = False
+
+    @property
+    def open(self) -> bool:
+        """Whether a step is running."""
+        return self._timeline.open
 
     def begin(self) -> None:
         """The first step opens, on the thread whose loop is recorded."""
-        self.open = True
-        self._thread = threading.get_ident()
+        self._timeline.open = True
+        self._timeline.thread = threading.get_ident()
 
     def elsewhere(self) -> bool:
         """Whether this is another thread than the recorded one, or no step is open yet."""
-        return threading.get_ident() != self._thread or not self.open
+        return threading.get_ident() != self._timeline.thread or not self.open
 
     def next_step(self) -> None:
         """Forget the loss of the step that ended."""
-        self._loss_end, self._in_loss = NO_LOSS, False
+        self._instruments.loss.forget()
+        self._in_loss = False
 
-    def watch_backward(self, call: Callable[[], Any], outputs: Any, *, accumulates: bool) -> Any:
+    @shielded(Part.RECORDING)
+    def enter_backward(self, outputs: Any, *, accumulates: bool) -> Leave | None:
         """A backward pass, or a gradient taken by hand."""
-        if self.elsewhere() and not (self._instruments.backward_depth and _is_engine_thread()):
-            return call()
-        if not self._instruments.backward_depth:
-            self.relabel_loss_tail()
-        return self._instruments.run_backward(call, outputs, accumulates=accumulates)
+        instruments = self._instruments
+        if self.elsewhere() and not (instruments.backward_depth and _is_engine_thread()):
+            return None
+        if not instruments.backward_depth:
+            instruments.loss.close(roots=graph_roots(outputs))
+            if accumulates and self.before_backward is not None:
+                self.before_backward()
+        return instruments.enter_backward(outputs, accumulates=accumulates)
 
-    def watch_loss(self, call: Callable[[], Any], *, begins: bool) -> Any:
-        """A loss function. `begins`: it is a criterion module, so its start is the start of the loss."""
+    @shielded(Part.RECORDING)
+    def enter_loss(self) -> Leave | None:
+        """A loss function, or a criterion module."""
         instruments, timeline = self._instruments, self._timeline
         if self.elsewhere() or self._in_loss or instruments.backward_depth:
-            return call()
-        earlier = timeline.owner & ~RETURN
+            return None
         inside = instruments.forward_depth > 0
-        mark, number = instruments.forward_end
-        if begins and not inside and earlier == LOSS and number == sequence_number():
-            timeline.relabel_since(mark, LOSS, HOST)
+        earlier = timeline.owner & ~RETURN
+        instruments.loss.close()
         if timeline.owner & ~RETURN != LOSS:
             timeline.mark(LOSS)
+        if earlier != LOSS:
             instruments.entries.enter(LOSS_BACKWARD)
         self._in_loss = True
-        reading = instruments.reading
-        try:
-            return call() if reading is None else reading.around(call, Phase.LOSS)
-        finally:
+        stop_reading = instruments.read(Phase.LOSS)
+
+        @shielded(Part.RECORDING)
+        def leave(result: Any) -> None:
+            stop_reading()
             self._in_loss = False
-            self._loss_end = (len(timeline.owners), sequence_number())
-            timeline.give_back(earlier if inside else LOSS)
-            if inside and earlier >= UNITS:
-                instruments.entries.enter(earlier + 1)  # forward codes are even, their backward codes follow
+            if inside:
+                timeline.give_back(earlier)
+                if earlier >= UNITS:
+                    instruments.entries.enter(earlier + 1)  # backward codes follow their forward codes
+            elif torch.is_grad_enabled():
+                timeline.give_back(LOSS)
+                instruments.loss.open(complete=isinstance(result, torch.Tensor) and result.dim() == 0)
+            else:
+                timeline.mark(HOST)
 
-    def relabel_loss_tail(self) -> None:
-        """After the loss, time without a single new autograd node is Python, not loss."""
-        mark, number = self._loss_end
-        if mark and number == sequence_number():
-            self._timeline.relabel_since(mark, LOSS, HOST)
-        self._loss_end = NO_LOSS
+        return leave
 
+    @shielded(Part.RECORDING)
     def end_loss(self) -> None:
         """The loss is complete: what ran since its last operation, and what comes, is host time."""
-        self.relabel_loss_tail()
-        if self._timeline.owner & ~RETURN == LOSS and not self.elsewhere():
-            self._timeline.mark(HOST)
+        if not self.elsewhere():
+            self._instruments.loss.close()
+            if self._timeline.owner & ~RETURN == LOSS:
+                self._timeline.mark(HOST)
 
-    def aside(self, call: Callable[[], Any]) -> Any:
-        """Run what is host time even between the operations of a loss: logging makes autograd nodes too."""
+    @shielded(Part.RECORDING)
+    def enter_aside(self) -> Leave | None:
+        """What is host time even between the operations of a loss: logging makes autograd nodes too."""
         if self.elsewhere() or self._inside() or self._timeline.owner & ~RETURN != LOSS:
-            return call()
+            return None
         self.end_loss()
-        try:
-            return call()
-        finally:
-            self._loss_end = (len(self._timeline.owners), sequence_number())
-            self._timeline.give_back(LOSS)
+        return self._back_to_loss
 
-    def watch_data(self, call: Callable[[], Any], source: Any, *, draws: bool) -> Any:
+    @shielded(Part.RECORDING)
+    def _back_to_loss(self, _: Any) -> None:
+        self._timeline.give_back(LOSS)
+        self._instruments.loss.open(complete=False)
+
+    @shielded(Part.RECORDING)
+    def enter_data(self, source: Any, *, draws: bool) -> Leave | None:
         """A loader starts its workers, or is asked for a batch."""
         if self.elsewhere() or self._inside() or self._timeline.owner & ~RETURN == DATA_WAIT:
-            return call()
+            return None
         if draws and self.before_draw is not None:
             self.before_draw(source)
+        in_loss = self._timeline.owner & ~RETURN == LOSS
+        self._instruments.loss.close()
         self._timeline.mark(DATA_WAIT)
-        try:
-            result = call()
-        finally:
-            self._timeline.mark(HOST)
-        if draws:
-            self.samples = batch_size(result)
-        return result
 
-    def watch_copy(self, call: Callable[[], Any]) -> Any:
+        @shielded(Part.RECORDING)
+        def leave(batch: Any) -> None:
+            if in_loss:  # fetched ahead: the loss is still to come, or to go on
+                self._back_to_loss(None)
+            else:
+                self._timeline.mark(HOST)
+            if draws and batch is not None:
+                self.samples = batch_size(batch)
+
+        return leave
+
+    @shielded(Part.RECORDING)
+    def enter_copy(self) -> Leave | None:
         """A tensor moves between the phases: the batch goes to the device."""
         owner = self._timeline.owner & ~RETURN if self.open else HOST
         if self.elsewhere() or self._inside() or self._in_loss or owner not in (HOST, LOSS):
-            return call()
+            return None
+        self._instruments.loss.close()
         self._timeline.mark(COPY)
-        try:
-            return call()
-        finally:
-            self._timeline.give_back(owner)
+        return self._back_to_loss if owner == LOSS else self._back_to_host
+
+    @shielded(Part.RECORDING)
+    def _back_to_host(self, _: Any) -> None:
+        self._timeline.give_back(HOST)
 
     def _inside(self) -> bool:
         owner = self._timeline.owner & ~RETURN

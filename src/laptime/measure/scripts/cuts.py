@@ -1,14 +1,18 @@
 """Where the steps of a script end, told from what it does.
 
-A step is one batch drawn from a DataLoader: it ends when the next is drawn. Without a loader it ends where
-the optimizers begin another round, and where training turns to evaluation. A trainer cuts its own steps.
+A step is one batch drawn from a DataLoader: it ends when the next is drawn, or, where batches are drawn ahead
+of their use, when the next is used. Without a loader it ends where the optimizers begin another round, where
+training turns to evaluation, and without optimizers where the network is called again after a backward pass.
+Evaluation is a forward pass without gradients. A trainer cuts its own steps.
 """
 
 from __future__ import annotations
 
 from collections import deque
+from dataclasses import dataclass, field
 from itertools import count
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import torch
 from torch.optim import Optimizer
@@ -16,12 +20,37 @@ from torch.utils.data import DataLoader
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 
 from laptime.measure.arguments import batch_size
+from laptime.measure.guard import Part, attempt
 from laptime.measure.networks import Network
 from laptime.measure.patches import Patches
 from laptime.measure.recorder import Recorder
 from laptime.record import Stage
 
 MOST_AHEAD = 64  # batches that a loop may draw before it uses them
+MOST_CALLS = 256  # of a network in one step, where no optimizer says what a step is
+NO_UPDATE = 64  # backward passes without an update: the optimizers that there are are not used
+
+
+@dataclass(slots=True, eq=False)
+class _Pass:
+    """A pass over a loader."""
+
+    number: int
+    loader: int  # its id
+    sizes: deque[int | None] = field(default_factory=lambda: deque(maxlen=MOST_AHEAD))
+
+
+@dataclass(slots=True)
+class _Step:
+    """What the running step has done so far, beside what the recorder sees."""
+
+    draws: int = 0
+    ahead: int = 0  # batches among these that were drawn for steps to come
+    drawn_ahead: bool = False  # the batch that is being drawn is such a one
+    ahead_mark: int | None = None  # where the first of these was drawn
+    calls: dict[int, int] = field(default_factory=dict)  # of each network, by id
+    updates: dict[int, Optimizer] = field(default_factory=dict)  # in the order of their steps
+    evaluated: Network | None = None  # called without gradients
 
 
 class Cuts:
@@ -30,16 +59,18 @@ class Cuts:
     def __init__(self) -> None:
         self.recorder: Recorder | None = None
         self.driven = False  # a trainer cuts its own steps
+        self.optimizers = 0  # that the script has made
         self._patches = Patches()
         self._serial = count()  # of passes over loaders
+        self._passes: WeakKeyDictionary[Any, _Pass] = WeakKeyDictionary()  # by iterator
         self._trained: set[int] = set()  # the passes that training batches came from
         self._epoch = -1
-        self._draws = 0
-        self._source: Any = None  # what the step's first batch was drawn from
-        self._stepped: dict[int, Optimizer] = {}
+        self._source: _Pass | None = None  # where the step's batch was drawn from
+        self._step = _Step()
         self._closing: Optimizer | None = None  # the one that ends a round
         self._update_end = 0  # the mark after the latest update
-        self._evaluated: Network | None = None  # called for evaluation in this step
+        self._backwards = 0  # since the latest update
+        self._validated: Network | None = None  # the step before was an evaluation of it
 
     def watch_loaders(self) -> None:
         """From the start: the first batch is drawn before there is a network to record."""
@@ -50,12 +81,13 @@ class Cuts:
         """Cut the steps of this recording."""
         self.recorder = recorder
         recorder.watch.before_draw = self.before_draw
+        recorder.watch.before_backward = self.before_backward
         recorder.instruments.on_forward = self.before_forward
         recorder.instruments.updates.before = self.before_update
 
     def end(self, *, finished: bool) -> None:
         """The script is over: a step that did its work counts."""
-        if self.recorder is not None and not self.driven:
+        if self.recorder is not None and self.recorder.active and not self.driven:
             seen = self.recorder.seen
             if seen.update or (seen.forward and not seen.graded) or (seen.backward and finished):
                 self._lap()
@@ -64,34 +96,57 @@ class Cuts:
         """Put the loaders back, after the recording has."""
         self._patches.restore()
 
+    # -- batches ---------------------------------------------------------------------------------------------
+
     def _counting_passes(self, original: Any) -> Any:
         def iterate(loader: DataLoader[Any]) -> Any:
             iterator = original(loader)
-            iterator._laptime_pass = next(self._serial)
-            iterator._laptime_sizes = deque(maxlen=MOST_AHEAD)
+            attempt(Part.RECORDING, self._begin_pass, loader, iterator)
             return iterator
 
         return iterate
 
+    def _begin_pass(self, loader: Any, iterator: Any) -> None:
+        self._passes[iterator] = _Pass(next(self._serial), id(loader))
+
     def _counting_draws(self, original: Any) -> Any:
         def draw(iterator: Any) -> Any:
             batch = original(iterator)
-            if self.recorder is not None and self.recorder.watch.elsewhere():
-                return batch
-            if hasattr(iterator, "_laptime_sizes"):
-                iterator._laptime_sizes.append(batch_size(batch))
-            if self.recorder is None or not self._draws:
-                self._source = iterator
-            self._draws += 1
+            attempt(Part.RECORDING, self._drawn, iterator, batch)
             return batch
 
         return draw
 
+    def _drawn(self, iterator: Any, batch: Any) -> None:
+        source = self._passes.get(iterator)
+        if source is not None:
+            source.sizes.append(batch_size(batch))
+        if self.recorder is not None and self.recorder.watch.elsewhere():
+            return
+        step = self._step
+        # A batch that is looked at by itself before the pass (`next(iter(loader))`) is not the step's.
+        again = source is not None and self._source is not None and source.loader == self._source.loader
+        if self.recorder is None or not step.draws or (again and not step.drawn_ahead):
+            self._source = source
+        step.draws += 1
+        step.ahead += step.drawn_ahead
+        step.drawn_ahead = False
+
     def before_draw(self, iterator: Any) -> None:
-        """A batch is about to be drawn: the step that used the one before is over."""
+        """A batch is about to be drawn: the step that used the one before is over, or will go on with it."""
         assert self.recorder is not None
-        if not self.driven and (self.recorder.seen.forward or self.recorder.seen.update):
+        seen = self.recorder.seen
+        self._step.drawn_ahead = False
+        if self.driven or not (seen.forward or seen.update):
+            return
+        if seen.graded and seen.training and not (seen.backward or seen.update):
+            self._step.drawn_ahead = True  # its backward pass is still to come
+            if self._step.ahead_mark is None:
+                self._step.ahead_mark = len(self.recorder.timeline.owners)
+        else:
             self._lap()
+
+    # -- networks --------------------------------------------------------------------------------------------
 
     def before_network(self) -> None:
         """A network joins: after an update, in rounds that went without it, another training has begun."""
@@ -100,49 +155,90 @@ class Cuts:
             self._lap()
 
     def before_forward(self, network: Network) -> None:
-        """Without a loader every call for evaluation is a step, apart from the training before and after."""
+        """A network is called from outside: the next batch is used, or training turns to evaluation."""
         assert self.recorder is not None
         if self.driven or self.recorder.watch.elsewhere():
             return
-        seen = self.recorder.seen
-        evaluates = not network.root.training and not torch.is_grad_enabled()
-        after_training = evaluates and seen.update
-        after_evaluation = self._evaluated is network and not self._draws and not seen.graded
-        if after_training or after_evaluation:
+        mark = self._step.ahead_mark
+        if mark is not None and self._calls(network) and not self.recorder.seen.backward:
+            self._lap(at=mark)  # nobody asked for gradients: the batch was not drawn ahead
+        elif self._begins(network):
             self._lap()
-        if evaluates:
-            self._evaluated = network
+        calls = self._step.calls
+        calls[id(network)] = calls.get(id(network), 0) + 1
+        if not torch.is_grad_enabled():
+            self._step.evaluated = network
+
+    def _calls(self, network: Network) -> int:
+        return self._step.calls.get(id(network), 0)
+
+    def _begins(self, network: Network) -> bool:
+        """Whether this call of a network begins another step."""
+        assert self.recorder is not None
+        seen, step = self.recorder.seen, self._step
+        if not torch.is_grad_enabled() and seen.update and not self._in_round():
+            return True  # evaluation after training
+        if step.evaluated is not None and not step.draws and not seen.graded:
+            # A teacher is called once before its pupil; what was evaluated before was evaluated again.
+            return network is step.evaluated or step.evaluated is self._validated
+        if not self._calls(network):
+            return False
+        if step.ahead and seen.backward and not self._in_round():
+            return True
+        no_rounds = not step.draws and not self._updates_come()
+        return no_rounds and (seen.backward or self._calls(network) >= MOST_CALLS)
+
+    def before_backward(self) -> None:
+        """A backward pass of something that is not seen forward; without optimizers each is a step."""
+        assert self.recorder is not None
+        seen = self.recorder.seen
+        self._backwards += 1
+        alone = not (seen.forward or seen.update or self._step.draws or self._updates_come())
+        if alone and seen.backward and not self.driven:
+            self._lap()
+
+    # -- updates ---------------------------------------------------------------------------------------------
+
+    def _updates_come(self) -> bool:
+        return self.optimizers > 0 and self._backwards < NO_UPDATE
+
+    def _in_round(self) -> bool:
+        """Whether some optimizers have stepped, and one that ends the round has not."""
+        closing, updates = self._closing, self._step.updates
+        return closing is not None and bool(updates) and id(closing) not in updates
 
     def before_update(self, optimizer: Optimizer) -> None:
         """An optimizer that steps again is in another round: the one before ended with its last update."""
-        if not self.driven and id(optimizer) in self._stepped:
-            self._closing = list(self._stepped.values())[-1]
+        if not self.driven and id(optimizer) in self._step.updates:
+            self._closing = list(self._step.updates.values())[-1]
             self._lap(at=self._update_end)
 
     def after_update(self, optimizer: Optimizer) -> None:
         """Without a loader a round ends with the last of its optimizers."""
         assert self.recorder is not None
+        self._backwards = 0
         if self.driven:
             return
-        self._stepped[id(optimizer)] = optimizer
+        self._step.updates[id(optimizer)] = optimizer
         self._update_end = len(self.recorder.timeline.owners) - 1
-        if optimizer is self._closing and not self._draws:
+        if optimizer is self._closing and not self._step.draws:
             self._lap()
+
+    # -- the end of a step -----------------------------------------------------------------------------------
 
     def _lap(self, at: int | None = None) -> None:
         assert self.recorder is not None
-        sizes = getattr(self._source, "_laptime_sizes", None)
-        samples = sizes.popleft() if sizes else None  # drawn in this step, or ahead of it
-        number = getattr(self._source, "_laptime_pass", None)
+        step, source = self._step, self._source
+        # Drawn in this step, or ahead of it.
+        samples = source.sizes.popleft() if source is not None and source.sizes else None
         trains = self.recorder.seen.stage is Stage.TRAIN
-        if trains and self._draws and number is not None and number not in self._trained:
-            self._trained.add(number)
+        if trains and step.draws and source is not None and source.number not in self._trained:
+            self._trained.add(source.number)
             self._epoch += 1
         epoch = max(0, self._epoch)
         if at is None:
             self.recorder.lap(samples=samples, epoch=epoch)
         else:
             self.recorder.lap_at(at, samples=samples, epoch=epoch)
-        self._draws = 0
-        self._stepped.clear()
-        self._evaluated = None
+        self._validated = None if trains else step.evaluated
+        self._step = _Step(draws=step.ahead)

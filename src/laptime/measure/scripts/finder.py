@@ -20,15 +20,17 @@ import torch
 from torch import nn
 from torch.optim import Optimizer
 
-from laptime.errors import LaptimeError
+from laptime.errors import LaptimeError, ScriptError
 from laptime.measure.division import is_compiled
-from laptime.measure.hooks import undo_all
+from laptime.measure.guard import Part, attempt, warn
+from laptime.measure.hooks import on_stranger, undo_all, watch_class
 from laptime.measure.patches import Patches
 from laptime.measure.recorder import Recorder
 from laptime.measure.scripts.callers import Caller, caller_of, class_name
 from laptime.measure.scripts.cuts import Cuts
 from laptime.measure.timeline import MOST_OPTIMIZERS
 from laptime.store import discard
+from laptime.store.files import first_line
 
 SEARCH_UPDATES = 3  # updates, or calls, without a new network, after which the search stops
 SEARCH_CALLS = 100
@@ -53,13 +55,16 @@ class ScriptRecorder:
         self._foreign: dict[int, Optimizer] = {}  # optimizers that update none of them
         self._undo: list[Callable[[], None]] = []
         self._interrupted = False
+        self._classes: set[type] = set()  # of the modules that were made
 
     @contextmanager
     def watching(self) -> Iterator[None]:
         """Watch while the enclosed code runs; afterwards nothing is left behind."""
         self._cuts.watch_loaders()
-        optimizers = Patches()
-        optimizers.replace(Optimizer, "__init__", self._searching_again)
+        made = Patches()
+        made.replace(Optimizer, "__init__", self._searching_again)
+        made.replace(nn.Module, "__init__", self._noting_classes)
+        on_stranger(self._meet_stranger)
         self._search()
         status = "finished"
         try:
@@ -74,10 +79,11 @@ class ScriptRecorder:
             status = "failed"
             raise
         finally:
-            optimizers.restore()
+            made.restore()
+            on_stranger(None)
             self._stop_search()
-            undo_all(self._undo)
-            self._cuts.end(finished=status == "finished")
+            attempt(Part.RECORDING, undo_all, self._undo)
+            attempt(Part.RECORDING, self._cuts.end, finished=status == "finished")
             if self.recorder is not None:
                 self.recorder.stop(status)
             self._cuts.leave_loaders()
@@ -103,28 +109,74 @@ class ScriptRecorder:
         @functools.wraps(original)
         def make(*args: Any, **kwargs: Any) -> None:
             original(*args, **kwargs)
-            self._search()
+            self._cuts.optimizers += 1
+            attempt(Part.RECORDING, self._search)
 
         return make
 
+    def _noting_classes(self, original: Any) -> Any:
+        """Networks that are called late are known by their classes once the search has stopped."""
+
+        @functools.wraps(original)
+        def make(module: nn.Module, *args: Any, **kwargs: Any) -> None:
+            if type(module) not in self._classes and not torch.compiler.is_compiling():
+                self._classes.add(type(module))
+                if self.recorder is not None and not self._searching:
+                    attempt(Part.RECORDING, self._watch_late, {type(module)})
+            original(module, *args, **kwargs)
+
+        return make
+
+    def _watch_late(self, classes: set[type]) -> None:
+        """Watch for calls of networks that are none of those that were found."""
+        assert self.recorder is not None
+        for kind in classes:
+            watch_class(kind)
+        self.recorder.instruments.watched_classes |= classes
+
+    def _meet_stranger(self, module: nn.Module) -> None:
+        if not self._searching and self._is_outermost(module) and id(module) not in self._known:
+            self._meet(module)
+
+    def _end_search(self) -> None:
+        """The networks seem to be known: from here on only those of other classes, and copies, are new."""
+        self._stop_search()
+        if self.recorder is not None:
+            inner = {type(module) for module in self._known.values()}
+            roots = {type(network.root) for network in self.recorder.instruments.networks}
+            self._watch_late((self._classes - inner) | roots)
+
     def _watching(self, original: Any) -> Any:
         def call(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
-            if not self._searching or torch.compiler.is_compiling() or not self._is_outermost(module):
+            if torch.compiler.is_compiling() or not attempt(Part.RECORDING, self._enters, module):
                 return original(module, *args, **kwargs)
-            # Not watched inside: what it calls is part of it, and torch.compile must see torch as it is.
-            self._stop_search()
-            self._calls += 1
             try:
-                if id(module) not in self._known:
-                    self._meet(module)
                 return original(module, *args, **kwargs)
             finally:
-                if self._calls < SEARCH_CALLS and self._updates < SEARCH_UPDATES:
-                    self._watch_calls()
+                attempt(Part.RECORDING, self._left)
 
         return call
 
+    def _enters(self, module: nn.Module) -> bool:
+        """Whether a network is called from outside; it is met then."""
+        if not self._searching or not self._is_outermost(module):
+            return False
+        # Not watched inside: what it calls is part of it, and torch.compile must see torch as it is.
+        self._stop_search()
+        self._calls += 1
+        if id(module) not in self._known:
+            self._meet(module)
+        return True
+
+    def _left(self) -> None:
+        if self._calls < SEARCH_CALLS and self._updates < SEARCH_UPDATES:
+            self._watch_calls()
+        else:
+            self._end_search()
+
     def _is_outermost(self, module: nn.Module) -> bool:
+        if self.failure is not None:
+            return False
         if self.recorder is not None:
             instruments = self.recorder.instruments
             if instruments.forward_depth or instruments.backward_depth or self.recorder.watch.elsewhere():
@@ -133,7 +185,17 @@ class ScriptRecorder:
         return next(module.parameters(), None) is not None and os.getpid() == self._process
 
     def _meet(self, module: nn.Module) -> None:
-        """A module that belongs to no known network was called."""
+        """A module that belongs to no known network was called. What cannot be recorded runs unrecorded."""
+        try:
+            self._take_up(module)
+        except Exception as error:
+            self.failure = error if isinstance(error, LaptimeError) else ScriptError(first_line(error))
+            self._stop_search()
+            if self.recorder is not None:
+                self.recorder.stop("interrupted")
+            warn(f"nothing is recorded from here on: {self.failure}")
+
+    def _take_up(self, module: nn.Module) -> None:
         caller = caller_of(module, _ours)
         if caller.building or id(caller.network) in self._known:
             return
@@ -185,16 +247,22 @@ class ScriptRecorder:
 
     def _start(self, caller: Caller) -> Recorder:
         recorder = Recorder({caller.name: caller.network}, out=self._out, **self._options)
-        try:
-            recorder.start()
-        except LaptimeError as error:
-            self.failure = error
-            raise
+        recorder.start()
         recorder.open()
+        recorder.instruments.on_other_thread = self._follow_thread
         recorder.instruments.updates.on_unknown = self._meet_optimizer
         recorder.instruments.updates.after = self._after_update
         self._cuts.follow(recorder)
         return recorder
+
+    def _follow_thread(self) -> bool:
+        """A network is called in another thread; if nothing was trained so far, training begins there."""
+        assert self.recorder is not None
+        if self.recorder.instruments.trained or not torch.is_grad_enabled():
+            self.recorder.facts.note("the network was called in other threads, too, which is not recorded")
+            return False
+        self.recorder.move_here()
+        return True
 
     def _drive(self, driven: bool, error: BaseException | None = None) -> None:
         """A trainer starts or stops cutting its own steps."""
@@ -223,7 +291,7 @@ class ScriptRecorder:
         if self.recorder.seen.backward and not self.recorder.seen.forward:
             self._search()  # something is trained that is not known
         elif self._searching and self._updates >= SEARCH_UPDATES:
-            self._stop_search()
+            self._end_search()
         self._cuts.after_update(optimizer)
 
 

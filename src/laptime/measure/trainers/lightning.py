@@ -96,7 +96,12 @@ class LightningCallback(Callback):
         def logging(*args: Any, **kwargs: Any) -> Any:
             if self._trainings.active is None:
                 return log(*args, **kwargs)
-            return self._trainings.active.watch.aside(lambda: log(*args, **kwargs))
+            leave = self._trainings.active.watch.enter_aside()
+            try:
+                return log(*args, **kwargs)
+            finally:
+                if leave is not None:
+                    leave(None)
 
         return logging
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn.parameter import UninitializedTensorMixin
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from laptime.workload import kinds
@@ -42,6 +43,11 @@ NO_KERNEL = {
 }
 
 
+def has_storage(tensor: Tensor) -> bool:
+    """Whether a tensor lies in one piece of memory: not if it is sparse, or its shape is still unknown."""
+    return tensor.layout is torch.strided and not isinstance(tensor, UninitializedTensorMixin)
+
+
 class Alive:
     """Bytes in tensors that are alive, and the most there were."""
 
@@ -52,10 +58,13 @@ class Alive:
     def disregard(self, tensors: Iterable[Tensor]) -> None:
         """Leave out what is there before the step: parameters, inputs."""
         for tensor in tensors:
-            self._known.add(tensor.untyped_storage()._cdata)
+            if has_storage(tensor):
+                self._known.add(tensor.untyped_storage()._cdata)
 
     def see(self, tensor: Tensor) -> None:
         """Count a tensor's storage until nobody holds it any more."""
+        if not has_storage(tensor):
+            return
         storage = tensor.untyped_storage()
         key = storage._cdata
         if key in self._known:

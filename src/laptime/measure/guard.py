@@ -1,0 +1,84 @@
+"""Faults of ours stay ours: no hook, patch or reader of a recording raises into the training it records.
+
+What fails ends the part of the recording it belongs to, says once what is lost and why, and the training goes
+on. `shielded` is for what runs a few times a step; hooks that run at every layer catch by themselves, since a
+`try` costs nothing and a call does.
+"""
+
+from __future__ import annotations
+
+import functools
+import sys
+import warnings
+from collections.abc import Callable
+from enum import StrEnum
+from typing import Any, ParamSpec, TypeVar
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+class Part(StrEnum):
+    """What a recording can go on without; without the last of them it ends."""
+
+    LAYERS = "layer times"
+    WORKLOAD = "the workload"
+    KERNELS = "the kernel trace"
+    RECORDING = "the recording"
+
+
+Ending = Callable[[Part, str], None]
+_ending: Ending | None = None
+
+
+def watch_faults(ending: Ending | None) -> None:
+    """From here on a fault is told to the recording; None: there is none any more."""
+    global _ending
+    _ending = ending
+
+
+def failed(part: Part, error: BaseException) -> None:
+    """Part of the recording failed: end it. Never raises."""
+    ending = _ending
+    if ending is None:
+        return
+    reason = f"{type(error).__name__}: {error}".partition("\n")[0]
+    try:
+        ending(part, reason)
+    except Exception as second:
+        if part is not Part.RECORDING:
+            failed(Part.RECORDING, second)
+
+
+def shielded(part: Part) -> Callable[[Callable[P, R]], Callable[P, R | None]]:
+    """Decorate what runs in the user's thread: a fault in it ends `part`, and the call gives None."""
+
+    def shield(function: Callable[P, R]) -> Callable[P, R | None]:
+        @functools.wraps(function)
+        def safe(*args: P.args, **kwargs: P.kwargs) -> R | None:
+            try:
+                return function(*args, **kwargs)
+            except Exception as error:
+                failed(part, error)
+                return None
+
+        return safe
+
+    return shield
+
+
+def attempt(part: Part, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    """Call a function whose fault ends `part`; None then."""
+    try:
+        return function(*args, **kwargs)
+    except Exception as error:
+        failed(part, error)
+        return None
+
+
+def warn(text: str) -> None:
+    """Warn, also where warnings are errors: then the line goes to standard error."""
+    try:
+        warnings.warn(f"laptime: {text}", stacklevel=3)
+    except Warning:
+        sys.stderr.write(f"laptime: {text}\n")
