@@ -183,7 +183,7 @@ def test_what_cannot_be_read_leaves_a_reason_and_a_whole_run(tmp_path, monkeypat
     if hindrance == "many":
         monkeypatch.setattr(step_reader, "MOST", 3)
     if hindrance == "compiled":
-        monkeypatch.setattr(reading, "_compiles", lambda: True)
+        monkeypatch.setattr(reading, "compiles", lambda: True)
 
     def loss(network, batch):
         with Other() if hindrance == "mode" else nullcontext():

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from laptime.measure.guard import Part, failed
+from laptime.measure.guard import Part, attempt, failed
 from laptime.measure.patches import Patches
 
 SLOT = "_compiled_call_impl"  # where `module.compile()` leaves the compiled call
@@ -28,6 +28,7 @@ _compiling = torch.compiler.is_compiling
 _watched: dict[int, _Watched] = {}  # by the module's id, which is not used again as long as it is here
 _classes: dict[type, Patches] = {}
 _on_stranger: Callable[[nn.Module], None] | None = None
+_depth = 0  # networks under way: what is called inside them is no stranger
 
 
 def compiled_call(module: nn.Module) -> Any:
@@ -67,6 +68,16 @@ def on_stranger(action: Callable[[nn.Module], None] | None) -> None:
     """Call `action` with every module of a watched class that is called and is not watched itself."""
     global _on_stranger
     _on_stranger = action
+
+
+def call_watched(
+    module: nn.Module, original: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Any:
+    """Go on with a call that was under way when its module began to be watched."""
+    watched = _watched.get(id(module))
+    if watched is None:
+        return original(module, *args, **kwargs)
+    return watched.call(original, args, kwargs)
 
 
 def watch_class(kind: type) -> None:
@@ -116,10 +127,13 @@ class _Watched:
 
     def run(self, original: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """The module's call with all that is to be done after it."""
+        global _depth
         result = None
+        _depth += 1
         try:
             result = original(self.module, *args, **kwargs)
         finally:
+            _depth = max(0, _depth - 1)
             for _, leave in tuple(self.pairs):  # also what was added by an `enter` of this very call
                 if leave is not None:
                     try:
@@ -155,16 +169,12 @@ def _watching(kind: type, original: Callable[..., Any]) -> Callable[..., Any]:
         if _compiling():
             return unwatched(module, *args, **kwargs)
         watched = _watched.get(id(module))
-        # Of a class below, the call comes here by inheritance or `super()`: that class sees to it.
-        if watched is None or watched.kind is not kind:
-            if _on_stranger is not None and watched is None:
-                try:
-                    _on_stranger(module)
-                except Exception as error:
-                    failed(Part.RECORDING, error)
-                watched = _watched.get(id(module))
-                if watched is not None and watched.kind is kind:
-                    return watched.call(unwatched, args, kwargs)
+        if watched is None:
+            if _on_stranger is None or _depth:
+                return unwatched(module, *args, **kwargs)
+            attempt(Part.RECORDING, _on_stranger, module)
+            return call_watched(module, unwatched, args, kwargs)
+        if watched.kind is not kind:  # of a class below, by inheritance or `super()`: that one sees to it
             return unwatched(module, *args, **kwargs)
         enter = watched.enter
         if enter is None:

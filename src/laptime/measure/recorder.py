@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -106,10 +106,14 @@ class Recorder(Steps):
         self._flush_s = flush_s
         self._resumed = resumed
         self._status: str | None = None
+        self.give_way: Callable[[], None] | None = None  # to another recording that is about to begin
         self._lost: set[Part] = set()  # what a fault of ours has ended
 
     def start(self) -> Recorder:
         """Attach to the networks and open the first step."""
+        global _current
+        if _current is not None and _current.active and _current.give_way is not None:
+            _current.give_way()
         if patches.active() is not None:
             raise AlreadyRecording(
                 "a recording is active in this process already; end it before starting another"
@@ -143,7 +147,6 @@ class Recorder(Steps):
         self._tracer = KernelTracer(self._wanted_kernels, cuda=clock.device.startswith("cuda"))
         self.watch = Watch(self.timeline, self.instruments)
         self._patches = patches.install(self.watch)
-        global _current
         _current = self
         watch_faults(self._end_part)
         self._active = True

@@ -20,10 +20,10 @@ import torch
 from torch import nn
 from torch.optim import Optimizer
 
-from laptime.errors import LaptimeError, ScriptError
+from laptime.errors import AlreadyRecording, LaptimeError, ScriptError
 from laptime.measure.division import is_compiled
 from laptime.measure.guard import Part, attempt, warn
-from laptime.measure.hooks import on_stranger, undo_all, watch_class
+from laptime.measure.hooks import call_watched, on_stranger, undo_all, watch_class
 from laptime.measure.patches import Patches
 from laptime.measure.recorder import Recorder
 from laptime.measure.scripts.callers import Caller, caller_of, class_name
@@ -35,6 +35,8 @@ from laptime.store.files import first_line
 SEARCH_UPDATES = 3  # updates, or calls, without a new network, after which the search stops
 SEARCH_CALLS = 100
 OURS = {"run.json", "network.json", "csv", "steps", "layers", "kernels"}
+RECORDS_ITSELF = "the script records itself with laptime; that recording is kept"
+MOST_STRANGERS = 256  # each costs a look at the stack
 MOST_NETWORKS = 32  # a sweep makes one after the other; beyond this many they are host time
 
 
@@ -56,6 +58,7 @@ class ScriptRecorder:
         self._undo: list[Callable[[], None]] = []
         self._interrupted = False
         self._classes: set[type] = set()  # of the modules that were made
+        self._strangers = 0  # networks that were met after the search
 
     @contextmanager
     def watching(self) -> Iterator[None]:
@@ -137,6 +140,9 @@ class ScriptRecorder:
     def _meet_stranger(self, module: nn.Module) -> None:
         if not self._searching and self._is_outermost(module) and id(module) not in self._known:
             self._meet(module)
+            self._strangers += 1
+            if self._strangers >= MOST_STRANGERS:
+                on_stranger(None)
 
     def _end_search(self) -> None:
         """The networks seem to be known: from here on only those of other classes, and copies, are new."""
@@ -151,7 +157,7 @@ class ScriptRecorder:
             if torch.compiler.is_compiling() or not attempt(Part.RECORDING, self._enters, module):
                 return original(module, *args, **kwargs)
             try:
-                return original(module, *args, **kwargs)
+                return call_watched(module, original, args, kwargs)
             finally:
                 attempt(Part.RECORDING, self._left)
 
@@ -159,7 +165,7 @@ class ScriptRecorder:
 
     def _enters(self, module: nn.Module) -> bool:
         """Whether a network is called from outside; it is met then."""
-        if not self._searching or not self._is_outermost(module):
+        if not self._searching or not (self._is_known_network(module) or self._is_outermost(module)):
             return False
         # Not watched inside: what it calls is part of it, and torch.compile must see torch as it is.
         self._stop_search()
@@ -173,6 +179,15 @@ class ScriptRecorder:
             self._watch_calls()
         else:
             self._end_search()
+
+    def _is_known_network(self, module: nn.Module) -> bool:
+        """Whether a forward pass of a network that was found has just begun."""
+        instruments = self.recorder.instruments if self.recorder is not None else None
+        return (
+            instruments is not None
+            and instruments.forward_depth == 1
+            and any(network.root is module for network in instruments.networks)
+        )
 
     def _is_outermost(self, module: nn.Module) -> bool:
         if self.failure is not None:
@@ -188,6 +203,9 @@ class ScriptRecorder:
         """A module that belongs to no known network was called. What cannot be recorded runs unrecorded."""
         try:
             self._take_up(module)
+        except AlreadyRecording:
+            self.failure = ScriptError(RECORDS_ITSELF)
+            self._stop_search()
         except Exception as error:
             self.failure = error if isinstance(error, LaptimeError) else ScriptError(first_line(error))
             self._stop_search()
@@ -248,12 +266,23 @@ class ScriptRecorder:
     def _start(self, caller: Caller) -> Recorder:
         recorder = Recorder({caller.name: caller.network}, out=self._out, **self._options)
         recorder.start()
+        recorder.give_way = self._give_way
         recorder.open()
         recorder.instruments.on_other_thread = self._follow_thread
         recorder.instruments.updates.on_unknown = self._meet_optimizer
         recorder.instruments.updates.after = self._after_update
         self._cuts.follow(recorder)
         return recorder
+
+    def _give_way(self) -> None:
+        """The script begins a recording of its own: that one is kept."""
+        self.failure = ScriptError(RECORDS_ITSELF)
+        self._stop_search()
+        on_stranger(None)
+        if self.recorder is not None:
+            self.recorder.stop("interrupted")
+            self.recorder = None
+            discard(self._out)
 
     def _follow_thread(self) -> bool:
         """A network is called in another thread; if nothing was trained so far, training begins there."""
@@ -295,8 +324,11 @@ class ScriptRecorder:
         self._cuts.after_update(optimizer)
 
 
+_FOLDER = str(Path(__file__).parents[1])
+
+
 def _ours(code: CodeType) -> bool:
-    return code.co_filename == __file__
+    return code.co_filename.startswith(_FOLDER)
 
 
 def _free_name(caller: Caller, taken: set[str]) -> str:

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from laptime.errors import AlreadyRecording, LaptimeError, RunExists, ScriptError
+from laptime.errors import RunExists, ScriptError
 from laptime.measure.division import Granularity
 from laptime.measure.scripts.finder import ScriptRecorder
 
@@ -69,12 +69,6 @@ def _execute(path: Path, module: bool, watcher: ScriptRecorder) -> int:
         return _exit_status(stop)
     except KeyboardInterrupt:
         return 130  # the shell's number for Ctrl-C
-    except AlreadyRecording:
-        raise ScriptError(
-            f"{path} records itself with laptime: run it with python, or take its recording out"
-        ) from None
-    except LaptimeError:
-        raise
     except Exception as error:
         _print_traceback(error)
         return 1
