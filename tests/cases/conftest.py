@@ -7,12 +7,7 @@ import pytest
 from tests.cases.harness import warm
 
 # Seconds to import, so they have a warm process of their own and the other scripts go without them.
-LIBRARIES = {
-    "accelerated": ("accelerate",),
-    "hugging_face": ("transformers", "accelerate"),
-    "lightning_module": ("lightning",),
-    "graphs": ("torch_geometric",),
-}
+LIBRARIES = {"accelerated", "graphs", "hugging_face", "lightning_module"}
 PARTS = (
     "accelerate",
     "lightning",
@@ -25,15 +20,26 @@ PARTS = (
 
 
 @pytest.fixture(scope="session")
-def case(tmp_path_factory):
+def only_torch():
+    """A warm process for most scripts."""
+    with warm() as process:
+        yield process
+
+
+@pytest.fixture(scope="session")
+def with_libraries():
+    """A warm process for scripts that use other libraries."""
+    with warm(*PARTS) as process:
+        yield process
+
+
+@pytest.fixture(scope="session")
+def case(only_torch, with_libraries, tmp_path_factory):
     """Run a script both ways; the same arguments again give what they gave before."""
-    with warm() as plain, warm(*PARTS) as with_libraries:
 
-        @functools.cache
-        def run(name, *arguments):
-            for library in LIBRARIES.get(name, ()):
-                pytest.importorskip(library)
-            process = with_libraries if name in LIBRARIES else plain
-            return process.case(name, list(arguments), tmp_path_factory.mktemp(name))
+    @functools.cache
+    def run(name, *arguments):
+        process = with_libraries if name in LIBRARIES else only_torch
+        return process.case(name, list(arguments), tmp_path_factory.mktemp(name))
 
-        yield run
+    return run

@@ -8,9 +8,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import groupby
 from pathlib import Path
 
 import laptime
+from laptime.record import ACCOUNTS, Account, Step
 from laptime.store import Run
 
 HERE = Path(__file__).parent
@@ -58,6 +60,52 @@ class Case:
         assert self.has_run, f"nothing was recorded; standard error was\n{self.recorded.stderr}"
         return laptime.load(self.out)
 
+    @cached_property
+    def steps(self) -> list[Step]:
+        """Every step of it."""
+        return list(self.run.steps)
+
+    @property
+    def stages(self) -> str:
+        """The stages in order, such as `8 train, 2 validation`."""
+        groups = groupby(str(step.stage) for step in self.steps)
+        return ", ".join(f"{sum(1 for _ in steps)} {stage}" for stage, steps in groups)
+
+    @property
+    def layer_names(self) -> list[str]:
+        """The layers of all networks, in order."""
+        return [layer.name for layer in self.run.network]
+
+    def of(self, stage: str) -> list[Step]:
+        """The steps of one stage."""
+        return [step for step in self.steps if step.stage == stage]
+
+    def phases(self, layer: str, stage: str = "train") -> set[str]:
+        """The phases that a layer has times of."""
+        rows = self.run.layer_table.to_pylist()
+        return {row["phase"] for row in rows if (row["layer"], row["stage"]) == (layer, stage)}
+
+    def layer_seconds(self, phase: str) -> dict[str, float]:
+        """Seconds of every layer in a phase, over the whole run."""
+        seconds: dict[str, float] = {}
+        for row in self.run.layer_table.to_pylist():
+            if row["phase"] == phase:
+                seconds[row["layer"]] = seconds.get(row["layer"], 0.0) + row["seconds"]
+        return seconds
+
+    def books(self) -> str:
+        """What each account held, for the message of a failed test."""
+        lines = [f"{self.stages}; notes: {self.run.summary['notes']}"]
+        for stage in ("train", "validation"):
+            held = [f"{account} {1e3 * spent(self.of(stage), account):.1f}" for account in ACCOUNTS]
+            lines.append(f"{stage}, ms: {', '.join(held)}")
+        return "\n".join(lines)
+
+
+def spent(steps: list[Step], *accounts: Account) -> float:
+    """Seconds of these accounts in these steps together."""
+    return sum(step.accounts()[account] or 0.0 for step in steps for account in accounts)
+
 
 class Warm:
     """A process that forks itself for every script; started when first needed."""
@@ -66,34 +114,40 @@ class Warm:
         self._modules = modules
         self._process: subprocess.Popen[str] | None = None
 
-    def run(self, argv: list[str], directory: Path, *, recorded: bool) -> Ended:
-        """Run a script, or laptime's command line, in a folder of `directory`."""
-        name = "recorded" if recorded else "bare"
-        work, stdout, stderr = (directory / f"{name}{ending}" for ending in ("", ".out", ".err"))
-        work.mkdir()
-        order = {
-            "argv": argv,
-            "recorded": recorded,
-            "directory": str(work),
-            "stdout": str(stdout),
-            "stderr": str(stderr),
-        }
-        status = self._give(json.dumps(order))
-        return Ended(status=status, stdout=stdout.read_text(), stderr=stderr.read_text())
-
     def case(self, name: str, arguments: list[str], directory: Path) -> Case:
-        """Run one of the scripts both ways."""
-        script, out = str(SCRIPTS / f"{name}.py"), directory / "run"
-        command = ["laptime", "run", "--every-step", "--out", str(out)]
-        bare = self.run([script, *arguments], directory, recorded=False)
-        recorded = self.run([*command, script, *arguments], directory, recorded=True)
+        """Run one of the scripts both ways, each in a folder of `directory`."""
+        out = directory / "run"
+        bare = self.python(name, arguments, directory / "bare")
+        recorded = self.laptime_run(name, arguments, directory / "recorded", out=out)
         return Case(bare=bare, recorded=recorded, out=out)
+
+    def python(self, name: str, arguments: list[str], directory: Path) -> Ended:
+        """As `python script.py arguments`."""
+        return self._run([str(SCRIPTS / f"{name}.py"), *arguments], directory, recorded=False)
+
+    def laptime_run(self, name: str, arguments: list[str], directory: Path, *, out: Path) -> Ended:
+        """As `laptime run script.py arguments`, with the layers of every step."""
+        command = ["laptime", "run", "--every-step", "--out", str(out)]
+        return self._run([*command, str(SCRIPTS / f"{name}.py"), *arguments], directory, recorded=True)
 
     def close(self) -> None:
         """End the warm process."""
         if self._process is not None:
             self._process.communicate()
             self._process = None
+
+    def _run(self, argv: list[str], directory: Path, *, recorded: bool) -> Ended:
+        directory.mkdir()
+        stdout, stderr = directory.with_suffix(".out"), directory.with_suffix(".err")
+        order = {
+            "argv": argv,
+            "recorded": recorded,
+            "directory": str(directory),
+            "stdout": str(stdout),
+            "stderr": str(stderr),
+        }
+        status = self._give(json.dumps(order))
+        return Ended(status=status, stdout=stdout.read_text(), stderr=stderr.read_text())
 
     def _give(self, order: str) -> int:
         if self._process is None:

@@ -1,6 +1,6 @@
 """nanoGPT's order: the network returns the loss, and the next batch is fetched before backward.
 
-12 steps; fetching takes 10 ms each time and is the host's work or waiting for data, not loss.
+12 steps; fetching takes 20 ms each time and is the host's work or waiting for data, not loss.
 """
 
 import time
@@ -27,7 +27,7 @@ generator = torch.Generator().manual_seed(1)
 
 
 def fetch():
-    time.sleep(0.01)
+    time.sleep(0.02)
     return torch.randn(8, 16, generator=generator), torch.randint(0, 4, (8,), generator=generator)
 
 

@@ -1,9 +1,10 @@
 """A loop without optimizer and loader, as in a first lesson: the weights are changed by hand.
 
-The argument says how many steps. The memory of the process, in MiB at each fifth of them, goes to standard
-error: it must not grow with the steps.
+The argument says how many steps. At each fifth of them the number of objects and the memory in MiB go to
+standard error; neither may grow.
 """
 
+import gc
 import resource
 import sys
 
@@ -24,5 +25,6 @@ for step in range(steps):
         for parameter in network.parameters():
             parameter -= 0.01 * parameter.grad
     if (step + 1) % (steps // 5) == 0:
-        print("MiB", resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024, file=sys.stderr)
+        memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+        print("growth:", len(gc.get_objects()), memory, file=sys.stderr)
 print(float(sum(p.detach().abs().sum() for p in network.parameters())))

@@ -1,4 +1,4 @@
-"""REINFORCE: the policy is called once per move, and the environment takes 5 ms a move.
+"""REINFORCE: the policy is called once per move, and the environment takes 10 ms a move.
 
 6 training steps of 10 moves. The environment is the host's time.
 """
@@ -18,7 +18,7 @@ for _episode in range(6):
         choice = Categorical(logits=policy(torch.randn(1, 4)))
         action = choice.sample()
         log_probabilities.append(choice.log_prob(action))
-        time.sleep(0.005)  # the environment takes the action
+        time.sleep(0.01)  # the environment takes the action
     loss = -torch.cat(log_probabilities).sum()
     optimizer.zero_grad()
     loss.backward()
