@@ -7,10 +7,11 @@ import pytest
 from tests.cases.harness import warm
 
 # Seconds to import, so they have a warm process of their own and the other scripts go without them.
-LIBRARIES = {"accelerated", "graphs", "hugging_face", "lightning_module"}
+LIBRARIES = {"accelerated", "compiled", "graphs", "hugging_face", "lightning_module"}
 PARTS = (
     "accelerate",
     "lightning",
+    "torch._inductor.compile_fx",
     "transformers.trainer",
     "transformers.models.gpt2.modeling_gpt2",
     "torch_geometric.datasets",

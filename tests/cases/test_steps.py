@@ -159,10 +159,15 @@ def test_training_steps_have_every_phase_and_validation_steps_only_forward(name,
         updates = step.optimizer_step
 
 
-@pytest.mark.parametrize("name", sorted(EXPECTED))
+@pytest.mark.parametrize("name", sorted(EXPECTED.keys() - {"lazy_layers", "sparse_gradients"}))
 def test_a_script_that_is_recorded_in_full_leaves_no_note(name, case):
+    """Of lazy layers and sparse gradients not everything can be read, which may be noted."""
+    assert case(name).run.summary["notes"] == []
+
+
+@pytest.mark.parametrize("name", sorted(EXPECTED))
+def test_a_run_ends_as_its_script_does(name, case):
     ran = case(name)
-    assert ran.run.summary["notes"] == []
     assert ran.run.status == ("failed" if ran.bare.status else "finished")
 
 
