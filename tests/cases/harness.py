@@ -85,12 +85,12 @@ class Case:
         rows = self.run.layer_table.to_pylist()
         return {row["phase"] for row in rows if (row["layer"], row["stage"]) == (layer, stage)}
 
-    def layer_seconds(self, phase: str) -> dict[str, float]:
-        """Seconds of every layer in a phase, over the whole run."""
-        seconds: dict[str, float] = {}
+    def layer_seconds(self, phase: str) -> dict[str, list[float]]:
+        """Seconds of every layer in a phase, step by step."""
+        seconds: dict[str, list[float]] = {}
         for row in self.run.layer_table.to_pylist():
             if row["phase"] == phase:
-                seconds[row["layer"]] = seconds.get(row["layer"], 0.0) + row["seconds"]
+                seconds.setdefault(row["layer"], []).append(row["seconds"])
         return seconds
 
     def books(self) -> str:
@@ -158,7 +158,9 @@ class Warm:
         assert self._process.stdout is not None
         self._process.stdin.write(order + "\n")
         self._process.stdin.flush()
-        return int(self._process.stdout.readline())
+        status = self._process.stdout.readline()
+        assert status, "the warm process has ended; its standard error says why"
+        return int(status)
 
 
 @contextmanager

@@ -10,11 +10,14 @@ from tests.cases.harness import ENVIRONMENT, SCRIPTS
 ARGUMENTS = {"compiled": ("nowhere", "aot_eager"), "manual_update": ("200",)}
 STATUS = {"spawned_workers": 3}
 NAMES = sorted(path.stem for path in SCRIPTS.glob("*.py") if path.stem != "common")
+RUNS = [(name, *ARGUMENTS.get(name, ())) for name in NAMES]
+RUNS.append(("hugging_face", "checkpointing"))
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_a_recorded_script_ends_as_it_does_without_laptime(name, case):
-    ran = case(name, *ARGUMENTS.get(name, ()))
+@pytest.mark.parametrize("name_and_arguments", RUNS, ids=" ".join)
+def test_a_recorded_script_ends_as_it_does_without_laptime(name_and_arguments, case):
+    name, *arguments = name_and_arguments
+    ran = case(name, *arguments)
     assert ran.bare.status == STATUS.get(name, 0), ran.bare.stderr
     assert ran.recorded.last_line == ran.bare.last_line, ran.recorded.stderr
     assert ran.recorded.status == ran.bare.status, ran.recorded.stderr

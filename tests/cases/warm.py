@@ -23,7 +23,7 @@ IMPORTED = (
     "laptime.measure.scripts.run",
     "laptime.report.terminal",
 )
-PATIENCE_S = 100  # then the script's stack is told and it ends, before pytest's own limit
+PATIENCE_S = 55  # then a script tells its stack and ends: two of them take less than pytest's own limit
 
 
 def main():
