@@ -85,6 +85,11 @@ class Case:
         rows = self.run.layer_table.to_pylist()
         return {row["phase"] for row in rows if (row["layer"], row["stage"]) == (layer, stage)}
 
+    def calls(self, layer: str, phase: str) -> list[int]:
+        """How often a layer was called in a phase, step by step."""
+        rows = self.run.layer_table.to_pylist()
+        return [row["calls"] for row in rows if (row["layer"], row["phase"]) == (layer, phase)]
+
     def layer_seconds(self, phase: str) -> dict[str, list[float]]:
         """Seconds of every layer in a phase, step by step."""
         seconds: dict[str, list[float]] = {}

@@ -98,10 +98,25 @@ def test_a_tied_head_is_updated_with_its_first_user(case):
 
 
 def test_an_optimizer_that_calls_the_network_itself_has_its_calls_counted(case):
-    rows = case("lbfgs").run.layer_table.to_pylist()
-    calls = [row["calls"] for row in rows if row["layer"] == "0" and row["phase"] == "forward"]
-    assert len(calls) == 8
-    assert all(number > 1 for number in calls), calls
+    assert case("lbfgs").calls("0", "forward") == case("lbfgs").calls("0", "backward") == [4] * 8
+
+
+def test_a_forward_that_is_repeated_in_backward_is_backward_time(case):
+    ran = case("checkpointed")
+    for layer in NAMES["checkpointed"]:
+        repeated = layer.startswith("blocks.")
+        assert ran.calls(layer, "forward") == [1] * 12, layer
+        assert ran.calls(layer, "backward") == [2 if repeated else 1] * 12, layer
+
+
+def test_a_gradient_inside_the_loss_is_a_backward_of_its_own(case):
+    ran = case("gradient_penalty")
+    assert ran.calls("0", "backward") == ran.calls("2", "backward") == [2] * 16
+
+
+def test_a_layer_has_an_update_only_where_its_own_optimizer_steps(case):
+    ran = case("two_optimizers")
+    assert (len(ran.calls("0", "update")), len(ran.calls("2", "update"))) == (16, 8)
 
 
 @pytest.mark.parametrize(
