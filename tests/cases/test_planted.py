@@ -45,8 +45,8 @@ def test_fetching_a_batch_before_backward_is_no_loss(case):
 
 
 def test_an_environments_moves_are_host_time(case):
-    """Ten moves a step."""
-    assert_slept(case("reinforcement"), times=6, seconds=10 * 0.01, accounts=HOST)
+    """Five moves a step."""
+    assert_slept(case("reinforcement"), times=6, seconds=5 * 0.02, accounts=HOST)
 
 
 @pytest.mark.parametrize(("phase", "seconds"), [("forward", 0.003), ("backward", 0.006)])

@@ -1,6 +1,6 @@
-"""REINFORCE: the policy is called once per move, and the environment takes 10 ms a move.
+"""REINFORCE: the policy is called once per move, and the environment takes 20 ms a move.
 
-6 training steps of 10 moves. The environment is the host's time.
+6 training steps of 5 moves. The environment is the host's time.
 """
 
 import time
@@ -14,11 +14,11 @@ policy = mlp(4, 16, 2)
 optimizer = torch.optim.Adam(policy.parameters(), 1e-2)
 for _episode in range(6):
     log_probabilities = []
-    for _move in range(10):
+    for _move in range(5):
         choice = Categorical(logits=policy(torch.randn(1, 4)))
         action = choice.sample()
         log_probabilities.append(choice.log_prob(action))
-        time.sleep(0.01)  # the environment takes the action
+        time.sleep(0.02)  # the environment takes the action
     loss = -torch.cat(log_probabilities).sum()
     optimizer.zero_grad()
     loss.backward()
