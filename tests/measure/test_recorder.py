@@ -9,7 +9,6 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 import laptime
-from laptime.errors import RecordingError
 from laptime.measure.clocks import FakeClock
 from laptime.measure.recorder import Recorder
 from laptime.record import Stage

@@ -104,10 +104,7 @@ def test_steps_to_trace_are_checked(kernels, tmp_path):
 )
 def test_log_leaves_out_what_it_cannot_keep_and_says_so_once(values, words, tmp_path):
     network = Net()
-    with (
-        laptime.record(network, out=tmp_path / "run") as recording,
-        pytest.warns(UserWarning, match=words) as told,
-    ):
-        recording.log(**values)
-        recording.log(**values)
-    assert len(told) == 1
+    with laptime.record(network, out=tmp_path / "run") as recording:
+        with pytest.warns(UserWarning, match=words):
+            recording.log(**values)
+        recording.log(**values)  # a second warning would raise here

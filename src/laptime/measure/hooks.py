@@ -162,7 +162,7 @@ def _add(module: nn.Module, enter: Entering | None, leave: Leaving | None) -> Ca
 def _watching(kind: type, original: Callable[..., Any]) -> Callable[..., Any]:
     # Inherited, the call is looked up anew each time: the search for networks replaces `nn.Module.__call__`.
     inherited = "__call__" not in vars(kind)
-    above: Any = kind.__mro__[1]
+    above: Any = next(base for base in kind.__mro__[1:] if "__call__" in vars(base))
 
     def call(module: Any, *args: Any, **kwargs: Any) -> Any:
         unwatched = above.__call__ if inherited else original

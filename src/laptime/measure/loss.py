@@ -1,17 +1,19 @@
-"""Where the loss ends and Python begins, in the stretch between a forward pass and what comes next.
+"""What of the time between a forward pass and what comes next is the loss, and what is Python.
 
 In that stretch a script computes its loss, and whatever else it likes: the next batch, an environment's step,
-a plot. Differentiable operations make autograd nodes, the rest makes none, so the loss ends with the last
-node. When that was is told by a mode of torch that sees every function call; it is on in such stretches of
-marked steps, and of the others once Python was found to follow a loss. It stays off where it would be felt:
-in a process that compiles, whose graphs it would change, and beside other modes.
+a plot. Differentiable operations make autograd nodes, the rest makes none: the loss ends with the last node,
+and a pause of a millisecond before a node is not its either. When nodes are made is told by a mode of torch
+that sees every function call; it is on in such stretches of marked steps, and of the others once Python was
+found to follow a loss. It stays off where it would be felt: in a process that compiles, whose graphs it would
+change, and beside other modes.
 """
 
 from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from types import FunctionType
 from typing import Any
 
@@ -20,10 +22,11 @@ from torch.overrides import TorchFunctionMode, _get_current_function_mode_stack
 
 from laptime.measure.clocks import Stamp
 from laptime.measure.graph import ACCUMULATE, sequence_number
-from laptime.measure.guard import Part, failed
+from laptime.measure.guard import Part, attempt
 from laptime.measure.timeline import HOST, LOSS, RETURN, Timeline
 
 NOTICEABLE_NS = 50_000  # of Python after a loss: enough to look for it in every step
+PAUSE_NS = 1_000_000  # between two operations of a loss: no longer the loss's own Python
 MOST_NODES = 64  # walked in the graph of a loss that is scaled
 
 
@@ -33,10 +36,10 @@ class LossStretch:
     def __init__(self, timeline: Timeline) -> None:
         self.marked_step = False
         self._timeline = timeline
-        self._mark = -1  # where it begins; -1: none is open
-        self._number = 0  # the sequence number there
+        self._mark = -1  # where its last part begins; -1: none is open
+        self._number = 0  # the sequence number at its begin
         self._complete = False
-        self._mode = _LastNode(timeline)
+        self._nodes = _Nodes(timeline, self._pause)
         self._python_follows = False
 
     def open(self, *, complete: bool) -> None:
@@ -44,11 +47,11 @@ class LossStretch:
         self._mark = len(self._timeline.owners) - 1
         self._number, self._complete = sequence_number(), complete
         if self.marked_step or self._python_follows:
-            self._mode.put_on()
+            self._nodes.watch()
 
     def forget(self) -> None:
         """The step is over."""
-        self._mode.take_off()
+        self._nodes.look_away()
         self._mark = -1
 
     def close(self, *, roots: Iterable[Any] = (), instead: int = LOSS) -> bool:
@@ -57,7 +60,7 @@ class LossStretch:
         `roots`: nodes where a backward pass begins; `instead`: who the operations belong to.
         """
         mark, self._mark = self._mark, -1
-        seen = self._mode.take_off()
+        last = self._nodes.look_away()
         owners = self._timeline.owners
         if mark < 0 or mark != len(owners) - 1 or owners[mark] & ~RETURN != LOSS:
             return False
@@ -67,49 +70,60 @@ class LossStretch:
             return False
         if instead != LOSS:
             owners[mark] = instead
-        if seen is not None and seen.number == number:
-            self._python_follows = time.perf_counter_ns() - seen.at_ns > NOTICEABLE_NS
-            self._timeline.insert(seen.stamp, HOST)
+        if last is not None and last.number == number:
+            self._python_follows = time.perf_counter_ns() - last.at_ns > NOTICEABLE_NS
+            self._timeline.insert(last.stamp, HOST)
         elif self._complete and _only_scales(roots, self._number):
             owners[mark] = HOST
         return True
 
+    def _pause(self, last: _Last | None, until: Stamp) -> None:
+        """No node was made between these moments: host time. Without the first, since the stretch began."""
+        if last is None:
+            self._timeline.owners[self._mark] = HOST
+        else:
+            self._timeline.insert(last.stamp, HOST)
+        self._timeline.insert(until, LOSS | RETURN)
+        self._mark = len(self._timeline.owners) - 1
 
-class _Seen:
+
+@dataclass(frozen=True, slots=True)
+class _Last:
     """The last node that was made: its number, and when."""
 
-    __slots__ = ("at_ns", "number", "stamp")
+    number: int
+    stamp: Stamp
+    at_ns: int
 
-    def __init__(self, number: int, stamp: Stamp, at_ns: int) -> None:
-        self.number, self.stamp, self.at_ns = number, stamp, at_ns
 
+class _Nodes(TorchFunctionMode):
+    """Notices when autograd nodes are made. Changes nothing of what is called."""
 
-class _LastNode(TorchFunctionMode):
-    """Notices when the last autograd node was made. Changes nothing of what is called."""
-
-    def __init__(self, timeline: Timeline) -> None:
+    def __init__(self, timeline: Timeline, pause: Callable[[_Last | None, Stamp], None]) -> None:
         super().__init__()
         self._timeline = timeline
         self._clock = timeline.clock
+        self._pause = pause
         self._on = False
         self._left = False  # still on torch's stack, looking away
         self._calling = 0  # calls under way, during which torch has taken it off by itself
         self._number = 0
-        self._last: _Seen | None = None
+        self._since_ns = 0
+        self._last: _Last | None = None
 
-    def put_on(self) -> None:
+    def watch(self) -> None:
         """Look, unless that could be felt."""
         traced = self._timeline.on_mark is not None  # its marks are found by when they were set
         modes = _get_current_function_mode_stack()
         if traced or compiles() or self._calling or any(one is not self for one in modes):
             return
-        self._number, self._last = sequence_number(), None
+        self._number, self._last, self._since_ns = sequence_number(), None, time.perf_counter_ns()
         self._on = True
         if not modes:
             self.__enter__()
 
-    def take_off(self) -> _Seen | None:
-        """Look away; what was seen."""
+    def look_away(self) -> _Last | None:
+        """Look no more; what was seen last."""
         last, self._last = (self._last if self._on else None), None
         if self._on or self._left:
             modes = _get_current_function_mode_stack()
@@ -122,26 +136,33 @@ class _LastNode(TorchFunctionMode):
         return last
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        begin = attempt(Part.LAYERS, self._begin) if self._on else None
         self._calling += 1
         try:
             result = _unpatched(func)(*args, **(kwargs or {}))
         finally:
             self._calling -= 1
         if self._on:
-            try:
-                self._look()
-            except Exception as error:
-                self._on = False
-                failed(Part.LAYERS, error)
+            attempt(Part.LAYERS, self._look, begin)
         return result
 
-    def _look(self) -> None:
+    def _begin(self) -> Stamp | None:
+        """After a pause, the moment at which a function is called."""
+        return self._clock.now() if time.perf_counter_ns() - self._since_ns > PAUSE_NS else None
+
+    def _look(self, begin: Stamp | None) -> None:
         number = sequence_number()
-        if number != self._number:
-            self._number = number
-            if self._last is not None:
-                self._clock.recycle([self._last.stamp])
-            self._last = _Seen(number, self._clock.now(), time.perf_counter_ns())
+        if number == self._number:
+            if begin is not None:
+                self._clock.recycle([begin])
+            return
+        last = self._last
+        if begin is not None:
+            self._pause(last, begin)
+        elif last is not None:
+            self._clock.recycle([last.stamp])
+        self._number, self._since_ns = number, time.perf_counter_ns()
+        self._last = _Last(number, self._clock.now(), self._since_ns)
 
 
 _BINDINGS = ((torch.Tensor, torch._C.TensorBase), (torch, torch._C._VariableFunctions))
@@ -156,7 +177,9 @@ def _unpatched(func: Any) -> Any:
     if not isinstance(func, FunctionType) or (func.__module__ or "").startswith("torch"):
         return func
     if func not in _unpatched_functions:
-        names = ((base, name) for owner, base in _BINDINGS for name, one in vars(owner).items() if one is func)
+        names = (
+            (base, name) for owner, base in _BINDINGS for name, one in vars(owner).items() if one is func
+        )
         found = next((getattr(base, name) for base, name in names if hasattr(base, name)), func)
         _unpatched_functions[func] = found
     return _unpatched_functions[func]

@@ -207,9 +207,10 @@ class Steps:
         self._close(stamps, owners, self.seen, samples=samples, epoch=epoch)
         self.watch.next_step()
 
-    def move_here(self) -> None:
-        """Go on in this thread, with a new step: the one that was open did not train anything."""
+    def begin_anew(self) -> None:
+        """Begin the running step anew, in this thread: what it holds is no training."""
         self.watch.begin()
+        self.instruments.loss.forget()
         self.instruments.forward_depth = 0
         self.instruments.seen = Seen()
         self.timeline.clear()

@@ -66,6 +66,7 @@ class Cuts:
         self._trained: set[int] = set()  # the passes that training batches came from
         self._epoch = -1
         self._source: _Pass | None = None  # where the step's batch was drawn from
+        self._elsewhere: _Pass | None = None  # the same, in another thread
         self._step = _Step()
         self._closing: Optimizer | None = None  # the one that ends a round
         self._update_end = 0  # the mark after the latest update
@@ -84,6 +85,10 @@ class Cuts:
         recorder.watch.before_backward = self.before_backward
         recorder.instruments.on_forward = self.before_forward
         recorder.instruments.updates.before = self.before_update
+
+    def move(self) -> None:
+        """The recording goes on in another thread, which has drawn a batch already."""
+        self._source, self._step = self._elsewhere, _Step(draws=self._elsewhere is not None)
 
     def end(self, *, finished: bool) -> None:
         """The script is over: a step that did its work counts."""
@@ -122,6 +127,7 @@ class Cuts:
         if source is not None:
             source.sizes.append(batch_size(batch))
         if self.recorder is not None and self.recorder.watch.elsewhere():
+            self._elsewhere = source
             return
         step = self._step
         # A batch that is looked at by itself before the pass (`next(iter(loader))`) is not the step's.
@@ -139,7 +145,10 @@ class Cuts:
         self._step.drawn_ahead = False
         if self.driven or not (seen.forward or seen.update):
             return
-        if seen.graded and seen.training and not (seen.backward or seen.update):
+        if seen.graded and not (self._step.draws or self.recorder.instruments.trained):
+            self.recorder.begin_anew()  # a network was tried on a made-up batch before its training
+            self._step = _Step()
+        elif seen.graded and seen.training and not (seen.backward or seen.update):
             self._step.drawn_ahead = True  # its backward pass is still to come
             if self._step.ahead_mark is None:
                 self._step.ahead_mark = len(self.recorder.timeline.owners)

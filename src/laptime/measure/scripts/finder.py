@@ -290,7 +290,8 @@ class ScriptRecorder:
         if self.recorder.instruments.trained or not torch.is_grad_enabled():
             self.recorder.facts.note("the network was called in other threads, too, which is not recorded")
             return False
-        self.recorder.move_here()
+        self.recorder.begin_anew()
+        self._cuts.move()
         return True
 
     def _drive(self, driven: bool, error: BaseException | None = None) -> None:

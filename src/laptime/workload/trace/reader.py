@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn.parameter import UninitializedTensorMixin
+from torch.nn.parameter import UninitializedBuffer, UninitializedParameter
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from laptime.workload import kinds
@@ -45,7 +45,9 @@ NO_KERNEL = {
 
 def has_storage(tensor: Tensor) -> bool:
     """Whether a tensor lies in one piece of memory: not if it is sparse, or its shape is still unknown."""
-    return tensor.layout is torch.strided and not isinstance(tensor, UninitializedTensorMixin)
+    return tensor.layout is torch.strided and not isinstance(
+        tensor, UninitializedBuffer | UninitializedParameter
+    )
 
 
 class Alive:
