@@ -17,6 +17,8 @@ _WORTH: dict[str, float] = {
     "instrument": 0.05,
     "unexplained": 0.01,
 }
+_LITTLE, _NEGLIGIBLE = 0.05, 0.01  # of a step: the largest layer is not first, or not worth a sentence
+_LARGE = 0.10  # of a step: compute outside all layers is worth a sentence
 _LONGER = 1.02  # sums of medians are no more exact
 _ALIKE = 0.02  # shares by medians and by means that differ by more are not one number
 _REMEDY: dict[str, str] = {
@@ -41,12 +43,23 @@ Stage = Mapping[str, Any]
 
 
 def look_first(found: Mapping[str, Any]) -> list[str]:
-    """A lost loss, the largest layer, what a typical step and a few steps lose most time to, the noise."""
+    """A lost loss, the largest layer, what a typical step and a few steps lose most time to, the noise.
+
+    A layer that a step spends little on comes after what the step does spend its time on, or not at all.
+    """
     stage = found["train"] or found["validation"]
     if stage is None:
         return ["No step was recorded, so there is nothing to look at."]
-    largest = _largest_layer(stage, found["run"]["unit"])
-    return [*_diverged(stage), *largest, *_losses(stage, found), *_noise(stage)]
+    unit = found["run"]["unit"]
+    losses = [*_losses(stage, found)]
+    of_step = _largest_of_step(stage)
+    if of_step is not None and of_step < _NEGLIGIBLE:
+        first = [*losses, *_without_layers(stage, unit, known=bool(losses))]
+    elif of_step is not None and of_step < _LITTLE:
+        first = [*losses, *_largest_layer(stage, unit)]
+    else:
+        first = [*_largest_layer(stage, unit), *losses]
+    return [*_diverged(stage), *first, *_noise(stage)]
 
 
 def _diverged(stage: Stage) -> Iterator[str]:
@@ -57,8 +70,33 @@ def _diverged(stage: Stage) -> Iterator[str]:
         yield f"The loss is not finite in {steps}: a lower learning rate or clipped gradients come first."
 
 
+def _timed_layers(stage: Stage) -> list[Mapping[str, Any]]:
+    return [one for one in stage["layers"] if one["module"] and one["total_s"]]
+
+
+def _largest_of_step(stage: Stage) -> float | None:
+    """The largest layer's share of a step; None without layers."""
+    largest = max((float(one["total_s"]) for one in _timed_layers(stage)), default=None)
+    wall = stage["wall_s"]["median"] if stage["wall_s"] else 0.0
+    compute = sum(one["total_s"] or 0.0 for one in stage["layers"])
+    return None if largest is None else largest / max(wall, compute)
+
+
+def _without_layers(stage: Stage, unit: str, *, known: bool) -> Iterator[str]:
+    """Where the compute of a step is whose layers take next to nothing; `known` is what else it does."""
+    wall = stage["wall_s"]["median"] if stage["wall_s"] else 0.0
+    others = [one for one in stage["layers"] if not one["module"] and one["total_s"]]
+    most = max(others, key=lambda one: one["total_s"], default=None)
+    if most is not None and wall and most["total_s"] >= _LARGE * wall:
+        share, time = percent(min(1.0, most["total_s"] / wall)), milliseconds(most["total_s"])
+        yield f"{share} of a step, {time} ms, is in {name(most['layer'])}, outside every {unit} with a name."
+    elif not known:
+        layers = plural(len(_timed_layers(stage)), unit)
+        yield f"No {unit} stands out: a step is spread over {layers} that take less than 1 % of it each."
+
+
 def _largest_layer(stage: Stage, unit: str) -> Iterator[str]:
-    layers = [one for one in stage["layers"] if one["module"] and one["total_s"]]
+    layers = _timed_layers(stage)
     if not layers:
         return
     whole = sum(one["total_s"] for one in stage["layers"])

@@ -5,7 +5,7 @@ from collections import defaultdict
 from pathlib import Path
 
 import pytest
-from tests.store.collect.traces import save
+from tests.store.collect.traces import accounts, near, save
 
 from laptime.store.collect import collect
 
@@ -118,3 +118,85 @@ def test_operations_side_by_side_share_their_time_and_the_run_says_so(tmp_path):
     assert [row["seconds"] for row in run.layer_table.to_pylist()] == pytest.approx([50e-6, 50e-6])
     assert run.steps[0].wall_s == pytest.approx(100e-6)
     assert any("2.0 operations ran at a time" in note for note in run.summary["notes"])
+
+
+GPU = "/job:localhost/replica:0/task:0/device:GPU:0"
+CPU = "/job:localhost/replica:0/task:0/device:CPU:0"
+
+
+def test_what_the_cpu_computes_before_the_first_kernel_counts(tmp_path):
+    events = [
+        process(1, f"{CPU} Compute"),
+        operation(1, "IteratorGetNext", 0, 10_000),
+        operation(1, "conv1/weights/read", 10_000, 13_300),
+        process(2, f"{GPU}/stream:all Compute"),
+        operation(2, "conv1/Conv2D", 13_300, 20_300),
+        operation(2, "gradients/conv1/Conv2D_grad/Conv2DBackpropFilter", 20_300, 30_300),
+    ]
+    run = collect(save(tmp_path / "t.json", events), tmp_path / "run")
+    (step,) = run.steps
+    assert step.device == "gpu:0"
+    assert step.wall_s == pytest.approx(30_300e-6)
+    assert accounts(step) == near({"data_wait": 10_000, "forward": 3_300 + 7_000, "backward": 10_000})
+    rows = {(row["layer"], row["phase"]): row["seconds"] for row in run.layer_table.to_pylist()}
+    assert rows["conv1", "forward"] == pytest.approx(10_300e-6)
+
+
+def test_what_the_cpu_computes_beside_a_kernel_is_hidden(tmp_path):
+    events = [
+        process(1, f"{CPU} Compute"),
+        operation(1, "input/DecodeJpeg", 0, 100),
+        operation(1, "_Recv", 0, 200),  # waits for the GPU
+        process(2, f"{GPU}/stream:all Compute"),
+        operation(2, "net/conv1/Conv2D", 20, 60),
+        operation(2, "net/fc1/MatMul", 120, 150),
+        process(3, f"{GPU} Compute"),
+        operation(3, "net/fc1/MatMul", 10, 160),  # the host launches it
+    ]
+    run = collect(save(tmp_path / "t.json", events), tmp_path / "run")
+    assert [layer.name for layer in run.network] == ["conv1", "fc1"]
+    rows = {row["layer"]: row["seconds"] for row in run.layer_table.to_pylist()}
+    assert rows == pytest.approx({"input": 60e-6, "conv1": 40e-6, "fc1": 30e-6})
+    assert accounts(run.steps[0]) == near({"forward": 130, "idle": 30})  # up to 160, when the host is done
+
+
+def test_a_kernel_that_several_rows_show_counts_once(tmp_path):
+    events = [
+        process(1, f"{GPU}/stream:all Compute"),
+        operation(1, "conv1/Conv2D", 0, 100),
+        operation(1, "fc1/MatMul", 100, 140),
+        process(2, f"{GPU}/stream:13 Compute"),
+        operation(2, "conv1/Conv2D", 0, 100),
+        process(3, f"{GPU}/stream:14 Compute"),
+        operation(3, "fc1/MatMul", 100, 140),
+        operation(3, "MEMCPYHtoD", 140, 160),
+        process(4, f"{GPU}/memcpy Compute"),
+        operation(4, "MEMCPYHtoD", 140, 160),
+    ]
+    run = collect(save(tmp_path / "t.json", events), tmp_path / "run")
+    assert accounts(run.steps[0]) == near({"forward": 140, "copy": 20})
+    assert [row["name"] for row in run.kernel_table.to_pylist()] == [
+        "conv1/Conv2D",
+        "fc1/MatMul",
+        "MEMCPYHtoD",
+    ]
+    assert {row["layer"]: row["calls"] for row in run.layer_table.to_pylist()} == {"conv1": 1, "fc1": 1}
+    assert not any("at a time" in note for note in run.summary["notes"])
+
+
+def test_numbered_streams_are_enough(tmp_path):
+    events = [
+        process(1, f"{GPU}/stream:7 Compute"),
+        operation(1, "conv1/Conv2D", 0, 100),
+        process(2, f"{GPU}/stream:8 Compute"),
+        operation(2, "fc1/MatMul", 50, 150),
+    ]
+    run = collect(save(tmp_path / "t.json", events), tmp_path / "run")
+    rows = {row["layer"]: row["seconds"] for row in run.layer_table.to_pylist()}
+    assert rows == pytest.approx({"conv1": 75e-6, "fc1": 75e-6})
+
+
+def test_devices_may_have_their_short_names(tmp_path):
+    events = [process(1, "/gpu:0/stream:all Compute"), operation(1, "conv1/Conv2D", 0, 100)]
+    (step,) = collect(save(tmp_path / "t.json", events), tmp_path / "run").steps
+    assert step.device == "gpu:0"

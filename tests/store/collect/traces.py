@@ -4,10 +4,13 @@ import json
 import time
 import warnings
 
+import pytest
 import torch
 from torch import nn
 from torch.profiler import ProfilerActivity, profile, record_function, schedule
 from torch.utils.data import DataLoader, TensorDataset
+
+from laptime.store.collect import collect
 
 MAIN, AUTOGRAD = 1, 2
 
@@ -136,3 +139,33 @@ def a_gpu_step(at=0, number=0, sequence=0):
         span("user_annotation", "Optimizer.step#SGD.step", at + 500, at + 600),
         *kernel("sgd", at + 550, at + 800, at + 850, 10 * number + 7),
     ]
+
+
+def step(number, start, end):
+    return span("user_annotation", f"ProfilerStep#{number}", start, end)
+
+
+def layer(name, start, end):
+    return span("user_annotation", name, start, end)
+
+
+def collected(tmp_path, events, **about):
+    return collect(save(tmp_path / "t.json", events, **about), tmp_path / "run")
+
+
+def accounts(one):
+    """Microseconds by account of a step, without those that are nothing."""
+    found = {account.value: seconds for account, seconds in one.accounts().items() if seconds is not None}
+    return {name: seconds * 1e6 for name, seconds in found.items() if abs(seconds) > 1e-9}
+
+
+def layers(run):
+    """(microseconds, busy microseconds) by layer and phase."""
+    return {
+        (row["layer"], row["phase"]): (row["seconds"] * 1e6, row["busy_s"] * 1e6)
+        for row in run.layer_table.to_pylist()
+    }
+
+
+def near(figures):
+    return pytest.approx(figures, abs=1e-3)

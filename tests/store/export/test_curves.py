@@ -19,20 +19,46 @@ def curves(series):
 
 @given(
     st.lists(st.floats(0, 1e6), min_size=1, max_size=300),
-    st.integers(4, 50),
+    st.integers(1, 50),
     st.booleans(),
 )
 def test_a_thinned_curve_is_short_and_in_order_and_keeps_its_extremes(values, most, mean):
     values = np.array(values)
     at, shown = thinned(values, most, mean=mean)
-    assert len(at) == len(shown) <= max(most, 4)
+    assert len(at) == len(shown) <= most
     assert (np.diff(at) > 0).all()
     assert at[-1] < len(values)
     if not mean:
         spread = np.abs(values - np.median(values))
         assert shown.max() <= values.max()
-        if len(np.unique(values)) == 2 and (spread > 0).sum() == 1:
+        if most > 1 and len(np.unique(values)) == 2 and (spread > 0).sum() == 1:
             assert values[spread.argmax()] in shown  # the one step unlike all others
+
+
+@pytest.mark.parametrize("mean", [False, True])
+def test_a_thinned_curve_has_never_more_points_than_wanted(mean):
+    for length in range(1, 121):
+        rising = np.arange(float(length))
+        for values in (rising, np.zeros(length), rising[::-1]):
+            for most in range(1, length + 3):
+                at, shown = thinned(values, most, mean=mean)
+                assert 1 <= len(at) == len(shown) <= most, (length, most)
+                assert (np.diff(at) > 0).all(), (length, most)
+                assert 0 <= at[0] <= at[-1] < length, (length, most)
+
+
+def test_a_curve_that_fits_is_kept_as_it_is():
+    for length in range(1, 20):
+        values = np.arange(float(length)) ** 2
+        for mean in (False, True):
+            at, shown = thinned(values, length, mean=mean)
+            assert at.tolist() == list(range(length))
+            assert shown.tolist() == values.tolist()
+
+
+def test_the_only_point_of_a_curve_is_its_median():
+    at, shown = thinned(np.array([1.0, 900.0, 3.0]), 1)
+    assert (at.tolist(), shown.tolist()) == ([0], [3.0])
 
 
 def test_one_slow_step_among_many_is_kept_in_its_place():

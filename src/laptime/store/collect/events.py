@@ -6,21 +6,29 @@ with stacks (Python frames that are no module) is not kept at all.
 
 from __future__ import annotations
 
-import re
+import math
 import sys
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
+from laptime.store.collect import naming
 from laptime.store.collect.source import ChromeTrace
 
-STEP = re.compile(r"ProfilerStep#(\d+)")
-EVALUATE = "autograd::engine::evaluate_function"
 MODULE = "nn.Module: "
-DEVICE_KINDS = {"kernel": "kernel", "gpu_memcpy": "copy", "gpu_memset": "memset"}
-_OLD_NAMES = {"operator": "cpu_op", "runtime": "cuda_runtime", "memcpy": "gpu_memcpy", "memset": "gpu_memset"}
-_RUNTIME = ("cuda_runtime", "cuda_driver")
+# What a device ran, by Kineto's category. An XPU's kernels have the categories of a GPU's.
+_DEVICE_KINDS = {
+    "kernel": "kernel",
+    "gpu_memcpy": "copy",
+    "gpu_memset": "memset",
+    "mtia_ccp_events": "kernel",
+    "mtia_insight": "kernel",
+}
+_OLD_NAMES = {"runtime": "cuda_runtime", "memcpy": "gpu_memcpy", "memset": "gpu_memset"}
+_RUNTIME = ("_runtime", "_driver")  # cuda_runtime (AMD's too), xpu_driver, mtia_runtime, …
+_OTHER_DEVICES = ("mtia", "xpu", "privateuse1", "hpu")  # by how their categories and backends begin
+_WAITING = ("event_wait", "event_record")  # an MTIA's queue stands still: nothing runs
 
 
 @dataclass(slots=True, eq=False)
@@ -33,7 +41,9 @@ class Event:
     end: float
     number: int = -1
     stream: int = 0
-    kind: str = ""
+    kind: str = ""  # of what a device ran
+    node: bool = False  # a node of the backward pass
+    communicates: bool = False  # a kernel that is a collective
 
 
 @dataclass(slots=True)
@@ -42,6 +52,7 @@ class Trace:
 
     rank: int | None = None
     device_name: str | None = None
+    device_type: str = "cpu"
     operators: list[Event] = field(default_factory=list)
     ranges: list[Event] = field(default_factory=list)  # record_function and the profiler's own
     modules: list[Event] = field(default_factory=list)  # Python frames that are modules
@@ -49,57 +60,122 @@ class Trace:
     kernels: list[Event] = field(default_factory=list)
 
     @property
+    def host_known(self) -> bool:
+        """Whether the trace says what the host did, or only what a device ran."""
+        return bool(self.operators or self.ranges or self.modules)
+
+    @property
     def empty(self) -> bool:
         return not (self.operators or self.kernels or self.ranges)
+
+    @property
+    def begin(self) -> float:
+        """When the trace began on the host; without a host, when its first kernel ran."""
+        host = (self.operators, self.ranges, self.modules, self.launches.values())
+        firsts = [min((one.start for one in events), default=math.inf) for events in host]
+        return min(firsts) if min(firsts) < math.inf else self.kernels[0].start
 
 
 def read_trace(source: ChromeTrace) -> Trace:
     """The trace, read event by event."""
     trace = Trace()
+    mixed: list[Event] = []  # operators and annotations of PyTorch 1.9 and before
+    categories: set[str] = set()
     for event in source.events():
         if event.get("ph") == "X":
-            _take(event, trace)
+            _take(event, trace, mixed, categories)
+    _separate(mixed, trace)
     for events in (trace.operators, trace.ranges, trace.modules, trace.kernels):
-        events.sort(key=lambda one: (one.start, -one.end))
-    about = source.about
-    rank = (about.get("distributedInfo") or {}).get("rank")
-    trace.rank = rank if isinstance(rank, int) else None
-    devices = about.get("deviceProperties") or [{}]
-    trace.device_name = devices[0].get("name") if isinstance(devices[0], dict) else None
+        _by_time(events)
+    _mark_nodes(trace)
+    _about(trace, source.about, categories)
     return trace
 
 
-def _take(given: dict[str, Any], trace: Trace) -> None:
+def _by_time(events: list[Event]) -> None:
+    events.sort(key=lambda one: (one.start, -one.end))
+
+
+def _take(given: dict[str, Any], trace: Trace, mixed: list[Event], categories: set[str]) -> None:
     kind = str(given.get("cat", "")).lower()
     kind = _OLD_NAMES.get(kind, kind)
     name = sys.intern(str(given.get("name", "")))
     if kind == "python_function" and not name.startswith(MODULE):
         return
-    start, duration = given.get("ts"), given.get("dur", 0)
-    if not isinstance(start, int | float) or not isinstance(duration, int | float):
+    start, duration = _number(given.get("ts")), _number(given.get("dur", 0))
+    if start is None or duration is None:
         return
-    args = given.get("args") or {}
-    event = Event(name, given.get("tid"), float(start), float(start) + float(duration))
-    if kind == "cpu_op":
+    args = given.get("args")
+    args = args if isinstance(args, dict) else {}
+    event = Event(name, _whole(given.get("tid"), given.get("tid")), start, start + max(0.0, duration))
+    if kind in ("cpu_op", "operator"):
         event.number = _whole(args.get("Sequence number"), -1)
-        trace.operators.append(event)
+        (trace.operators if kind == "cpu_op" else mixed).append(event)
     elif kind == "user_annotation":
         trace.ranges.append(event)
     elif kind == "python_function":
         trace.modules.append(event)
-    elif kind in _RUNTIME:
-        trace.launches[_whole(args.get("correlation"), -1)] = event
-    elif kind in DEVICE_KINDS:
-        event.number, event.kind = _whole(args.get("correlation"), -1), DEVICE_KINDS[kind]
+    elif kind.endswith(_RUNTIME):
+        categories.add(kind)
+        if (number := _whole(args.get("correlation"), -1)) >= 0:
+            trace.launches[number] = event
+    elif kind in _DEVICE_KINDS and name not in _WAITING:
+        categories.add(kind)
+        event.number, event.kind = _whole(args.get("correlation"), -1), _DEVICE_KINDS[kind]
+        if name == "dma_request":  # an MTIA's copies
+            event.kind = "copy"
         event.stream = _whole(args.get("stream"), 0)
+        event.communicates = "Collective name" in args or naming.communicates(name)
         trace.kernels.append(event)
 
 
-def _whole(value: Any, otherwise: int) -> int:
+def _number(value: Any) -> float | None:
+    return float(value) if isinstance(value, int | float) and math.isfinite(value) else None
+
+
+def _whole(value: Any, otherwise: Any) -> Any:
+    """An integer where the value is one, also one in quotes: threads were once written so."""
     try:
         return int(value)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         return otherwise
+
+
+def _separate(mixed: list[Event], trace: Trace) -> None:
+    """Operators and annotations of PyTorch 1.9 and before, where all have the category `Operator`.
+
+    An annotation has no `::` in its name, and either torch's own `#` or something inside: `detach_` wraps
+    nothing.
+    """
+    _by_time(mixed)
+    for events in by_thread(mixed).values():
+        for place, one in enumerate(events):
+            wraps = place + 1 < len(events) and events[place + 1].start < one.end
+            plain = "::" not in one.name and not naming.NODE.match(one.name)
+            (trace.ranges if plain and (wraps or "#" in one.name) else trace.operators).append(one)
+
+
+def _mark_nodes(trace: Trace) -> None:
+    """Nodes are what the engine evaluates; before PyTorch 1.10 a trace has only what they compute."""
+    nodes = [one for one in trace.operators if one.name.startswith(naming.EVALUATE)]
+    for one in nodes or [one for one in trace.operators if naming.NODE.match(one.name)]:
+        one.node = True
+
+
+def _about(trace: Trace, about: dict[str, Any], categories: set[str]) -> None:
+    """Rank, device and its name, from what the file says of itself."""
+    distributed = about.get("distributedInfo")
+    distributed = distributed if isinstance(distributed, dict) else {}
+    rank = distributed.get("rank")
+    trace.rank = rank if isinstance(rank, int) else None
+    devices = about.get("deviceProperties")
+    first = devices[0] if isinstance(devices, list) and devices else {}
+    name = first.get("name") if isinstance(first, dict) else None
+    trace.device_name = str(name) if name else None
+    if trace.kernels:
+        told = (*categories, str(distributed.get("backend", "")))
+        others = (one for one in _OTHER_DEVICES if any(text.startswith(one) for text in told))
+        trace.device_type = next(others, "cuda")
 
 
 def outermost(events: Iterable[Event]) -> Iterator[Event]:
@@ -127,3 +203,21 @@ def by_thread(events: Iterable[Event]) -> dict[Any, list[Event]]:
     for event in events:
         threads[event.thread].append(event)
     return dict(threads)
+
+
+def main_thread(trace: Trace) -> Any:
+    """The thread that the profiler's steps are on; else the one with most work that is no backward pass."""
+    for one in (*(one for one in trace.ranges if naming.STEP.match(one.name)), *trace.modules):
+        return one.thread
+    work: dict[Any, float] = {}
+    for thread, events in by_thread(trace.operators).items():
+        work[thread] = sum(one.end - one.start for one in outermost(events) if not one.node)
+    return max(work, key=lambda one: work[one]) if work else None
+
+
+def backward_nodes(trace: Trace) -> list[Event]:
+    """The backward pass, node by node. A graph inside a node (checkpointing) is part of it."""
+    found = []
+    for events in by_thread(trace.operators).values():
+        found += [one for one in outermost(events) if one.node]
+    return sorted(found, key=lambda one: one.start)

@@ -1,46 +1,40 @@
 """Steps and layers from traces that torch.profiler saved: ours or anyone's.
 
-A span begins when the host has entered it *and* the device has done all that was asked before, so spans tile
-the step on one timeline, and what no range, module or operator claims is `unexplained`. Inside a span the
-kernels (on a CPU the operators) are busy time, the rest is idle.
+What no range, module or operator claims is `unexplained`. Inside a layer's time its kernels (on a CPU the
+operators) are busy, the rest is idle; `timeline` says which moment is whose.
 """
 
 from __future__ import annotations
 
-from bisect import bisect_left, bisect_right
-from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
-from itertools import accumulate, pairwise
+from bisect import bisect_left
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from math import inf
 from pathlib import Path
 
 from laptime.errors import DataError
 from laptime.record import COMPUTE, Account, LayerTime, Phase, Stage, Step
-from laptime.record.intervals import union
 from laptime.record.layers import OTHER_UNIT
+from laptime.store.collect import naming
 from laptime.store.collect.collected import Collected
-from laptime.store.collect.events import EVALUATE, STEP, Event, Trace, by_thread, outermost, read_trace
+from laptime.store.collect.events import Event, Trace, by_thread, outermost, read_trace
+from laptime.store.collect.other_threads import OtherThreads
+from laptime.store.collect.owners import NOBODY, Owner
 from laptime.store.collect.source import ChromeTrace
-from laptime.store.collect.turns import NOBODY, Owner, Turns
+from laptime.store.collect.timeline import Piece, device_timeline, host_timeline
+from laptime.store.collect.turns import Turns
 from laptime.store.files import one_line
 
 _S = 1e-6  # a trace counts microseconds
+_PAUSE = 1000.0  # longer, and the device had nothing left to do
 _PHASES = {Account.FORWARD: Phase.FORWARD, Account.LOSS: Phase.FORWARD, Account.BACKWARD: Phase.BACKWARD}
 _WORDS = {
     "modules": "layers are the modules that the trace names (it was saved with stacks)",
     "ranges": "layers are the record_function ranges that the trace names",
     "operators": "the trace names no layers: operators stand for them; with_stack=True would name modules",
+    "nothing": "the trace holds kernels only: no layer or phase is known; add ProfilerActivity.CPU",
 }
-Interval = tuple[float, float]
-
-
-@dataclass(frozen=True, slots=True)
-class Piece:
-    """A kernel, copy or operator: whose it is, when the host asked for it, when it ran."""
-
-    owner: Owner
-    asked: float
-    event: Event
 
 
 @dataclass(slots=True)
@@ -48,11 +42,8 @@ class _Share:
     """What one owner had of a step, in microseconds."""
 
     begin: float
-    span: float = 0.0
     busy: float = 0.0
-    exposed: float = 0.0  # communication with nothing else on the device
-    calls: int = 0
-    tiles: list[Interval] = field(default_factory=list)
+    idle: float = 0.0
 
 
 def read(files: Sequence[Path]) -> Collected:
@@ -77,17 +68,21 @@ class _Reader:
         self._trace, self._found, self._numbers = trace, found, numbers
         self._rank = trace.rank or 0
         self._turns = Turns(trace)
+        self._others = OtherThreads(trace, self._turns.threads, self._turns.named)
         self._on_device = bool(trace.kernels)
         self._pieces = list(self._kernels() if self._on_device else self._operators())
-        self._passed = _Passed(self._pieces)
         self._asked = [piece.asked for piece in self._pieces]
+        self._windows = self._find_windows()
+        extent = min(begin for _, begin, _ in self._windows), max(end for _, _, end in self._windows)
+        timeline = device_timeline if self._on_device else host_timeline
+        self._timeline = timeline(self._pieces, self._turns, extent)
 
     def read(self) -> None:
         found, turns = self._found, self._turns
-        found.note(_WORDS[turns.named])
-        name = self._trace.device_name
-        found.device |= {"type": "cuda" if self._on_device else "cpu"} | ({"name": name} if name else {})
-        for number, begin, end in self._windows():
+        found.note(_WORDS[turns.named if self._trace.host_known else "nothing"])
+        name = self._trace.device_name if self._on_device else None
+        found.device |= {"type": self._trace.device_type} | ({"name": name} if name else {})
+        for number, begin, end in self._windows:
             number = max(number, self._numbers[self._rank] + 1)
             self._numbers[self._rank] = number
             self._step(number, begin, end)
@@ -97,14 +92,15 @@ class _Reader:
             for layer in dict.fromkeys(row.layer for row in found.layers if "::" in row.layer):
                 found.know(layer, "operator")
 
-    def _windows(self) -> list[tuple[int, float, float]]:
+    def _find_windows(self) -> list[tuple[int, float, float]]:
         """(number, begin, end) of each step; the whole trace is one where no step is named."""
-        named = [(STEP.match(one.name), one) for one in self._trace.ranges]
+        named = [(naming.STEP.match(one.name), one) for one in self._trace.ranges]
         steps = [(int(found[1]), one.start, one.end) for found, one in named if found]
         if steps:
             return steps
         self._found.note("no step is named (profiler.step() with a schedule does): the trace is one step")
-        every = [*self._trace.operators, *self._trace.ranges, *self._trace.modules, *self._trace.kernels]
+        trace = self._trace
+        every = [*trace.operators, *trace.ranges, *trace.modules, *trace.kernels, *trace.launches.values()]
         return [(0, min(one.start for one in every), max(one.end for one in every))]
 
     # -- pieces ------------------------------------------------------------------------------------
@@ -120,70 +116,74 @@ class _Reader:
 
     def _kernels(self) -> Iterator[Piece]:
         """What the device ran, in the order it was asked for. A kernel belongs to whom launched it."""
-        found = []
+        pieces = [
+            Piece(self._launcher(kernel, launch), min(launch.start, kernel.start), kernel)
+            for kernel in self._trace.kernels
+            if (launch := self._trace.launches.get(kernel.number)) is not None
+        ]
+        return iter(sorted([*pieces, *self._unlaunched(pieces)], key=lambda piece: piece.asked))
+
+    def _launcher(self, kernel: Event, launch: Event) -> Owner:
+        if launch.thread in self._turns.threads:
+            return self._turns.at(launch.start)
+        return self._others.owner(kernel, launch)
+
+    def _unlaunched(self, launched: Sequence[Piece]) -> Iterator[Piece]:
+        """Kernels whose launch is not in the trace: asked for before it began, or nobody knows when."""
+        first: dict[int, Piece] = {}  # of each stream, in the order they ran
+        for piece in sorted(launched, key=lambda one: one.event.start):
+            first.setdefault(piece.event.stream, piece)
+        of_all = next(iter(first.values()), None)
+        begin = reached = self._trace.begin
         for kernel in self._trace.kernels:
-            launch = self._trace.launches.get(kernel.number)
-            if launch is None:  # its launch is not in the trace; it counts from when it ran
-                found.append(Piece(NOBODY, kernel.start, kernel))
-            else:
-                mine = launch.thread in self._turns.threads
-                found.append(Piece(self._turns.at(launch.start) if mine else NOBODY, launch.start, kernel))
-        return iter(sorted(found, key=lambda piece: piece.asked))
+            if kernel.number in self._trace.launches:
+                continue
+            following = first.get(kernel.stream, of_all)
+            before = following is not None and _was_waiting(kernel, begin, reached, following)
+            if before:
+                reached = max(reached, kernel.end)
+            yield Piece(NOBODY, -inf if before else kernel.start, kernel)
 
     # -- a step ------------------------------------------------------------------------------------
 
     def _step(self, number: int, begin: float, end: float) -> None:
-        pieces = self._pieces[bisect_left(self._asked, begin) : bisect_left(self._asked, end)]
-        shares = self._shares(begin, end, pieces)
-        origin, wall = self._passed.at(begin), self._passed.at(end) - self._passed.at(begin)
-        seconds: dict[Account, float] = defaultdict(float)
-        idle = 0.0
+        origin, finish = self._timeline.moment(begin), self._timeline.moment(end)
+        shares: dict[Owner, _Share] = {}
+        for segment in self._timeline.between(origin, finish):
+            share = shares.setdefault(segment.owner, _Share(begin=segment.start))
+            if segment.busy:
+                share.busy += segment.end - segment.start
+            else:
+                share.idle += segment.end - segment.start
+        seconds: dict[Account, float] = defaultdict(float, {Account.IDLE: 0.0})
         for owner, share in shares.items():
-            rest = share.span - share.busy - share.exposed
-            compute = owner.account in COMPUTE
-            if owner is not NOBODY and owner.account is not Account.UNEXPLAINED:
-                seconds[owner.account] += share.busy if compute else share.span - share.exposed
-            seconds[Account.COMMUNICATION] += share.exposed
-            idle += rest if compute else 0.0
-        backward = any(owner.account is Account.BACKWARD for owner in shares)
+            if owner.account in COMPUTE:
+                seconds[owner.account] += share.busy * _S
+                seconds[Account.IDLE] += share.idle * _S
+            elif owner == NOBODY and not self._trace.host_known:
+                seconds[Account.IDLE] += share.idle * _S
+            elif owner.account is not Account.UNEXPLAINED:
+                seconds[owner.account] += (share.busy + share.idle) * _S
         step = Step.closed(
             step=number,
             optimizer_step=number,
             rank=self._rank,
-            device="cuda" if self._on_device else "cpu",
+            device=self._trace.device_type,
             stage=Stage.TRAIN,
             start_s=origin * _S,
-            wall_s=wall * _S,
-            seconds={account: value * _S for account, value in seconds.items()} | {Account.IDLE: idle * _S},
+            wall_s=(finish - origin) * _S,
+            seconds=seconds,
             instrumented=True,
         )
         self._found.steps.append(step)
-        if not backward:
+        if not any(owner.account is Account.BACKWARD for owner in shares):
             self._found.note("some steps hold no backward pass: inference, validation, or a part of a step")
-        self._rows(number, shares, pieces)
+        self._layer_rows(number, shares, self._turns.calls(begin, end))
+        self._kernel_rows(
+            number, self._pieces[bisect_left(self._asked, begin) : bisect_left(self._asked, end)]
+        )
 
-    def _shares(self, begin: float, end: float, pieces: Sequence[Piece]) -> dict[Owner, _Share]:
-        """The step's time by owner: the spans tile it."""
-        shares: dict[Owner, _Share] = {}
-        turns = [*self._turns.between(begin, end), (end, NOBODY)]
-        for (start, owner), (stop, _) in pairwise(turns):
-            first, last = self._passed.at(start), self._passed.at(stop)
-            share = shares.setdefault(owner, _Share(begin=first))
-            share.span += last - first
-            share.calls += 1
-            share.tiles.append((first, last))
-        running: dict[Owner, list[Interval]] = defaultdict(list)
-        for piece in pieces:
-            if not _communicates(piece.event):
-                running[piece.owner].append((piece.event.start, piece.event.end))
-        exposed = list(_exposed(pieces)) if self._on_device else []
-        for owner, share in shares.items():
-            busy = sum(last - first for first, last in union(running[owner]))
-            share.busy = min(busy, share.span)
-            share.exposed = min(_overlap(exposed, share.tiles), share.span - share.busy)
-        return shares
-
-    def _rows(self, number: int, shares: dict[Owner, _Share], pieces: Sequence[Piece]) -> None:
+    def _layer_rows(self, number: int, shares: dict[Owner, _Share], calls: Counter[Owner]) -> None:
         for owner, share in shares.items():
             phase = Phase.UPDATE if owner.account is Account.UPDATE else _PHASES.get(owner.account)
             if phase is None:
@@ -195,12 +195,14 @@ class _Reader:
                     layer=owner.layer or OTHER_UNIT,
                     phase=phase,
                     start_s=share.begin * _S,
-                    seconds=share.span * _S,
-                    calls=share.calls if owner.account is Account.FORWARD else 1,
+                    seconds=(share.busy + share.idle) * _S,
+                    calls=max(1, calls[owner]) if owner.account is Account.FORWARD else 1,
                     busy_s=share.busy * _S,
-                    idle_s=(share.span - share.busy) * _S,
+                    idle_s=share.idle * _S,
                 )
             )
+
+    def _kernel_rows(self, number: int, pieces: Sequence[Piece]) -> None:
         for piece in pieces:
             event = piece.event
             self._found.add_kernel(
@@ -209,60 +211,24 @@ class _Reader:
                 layer=piece.owner.layer or OTHER_UNIT,
                 phase=piece.owner.account.value,
                 kind=event.kind or "operator",
-                name=event.name.removeprefix(EVALUATE + ": "),
+                name=event.name.removeprefix(naming.EVALUATE + ": "),
                 stream=event.stream if self._on_device else 0,
                 start_s=event.start * _S,
                 seconds=(event.end - event.start) * _S,
             )
 
 
-class _Passed:
-    """When the device was done with everything that the host had asked for by some moment."""
+def _was_waiting(kernel: Event, begin: float, reached: float, following: Piece) -> bool:
+    """Whether a kernel was in the device's queue when the trace began, `reached` being where that got to.
 
-    def __init__(self, pieces: Iterable[Piece]) -> None:
-        ordered = [piece for piece in pieces if piece.event.kind]  # operators are done when they return
-        self._asked = [piece.asked for piece in ordered]
-        self._done = list(accumulate((piece.event.end for piece in ordered), max))
-
-    def at(self, moment: float) -> float:
-        """The moment itself if nothing was outstanding then."""
-        before = bisect_left(self._asked, moment)
-        return max(moment, self._done[before - 1]) if before else moment
-
-
-def _communicates(event: Event) -> bool:
-    return bool(event.kind) and "nccl" in event.name.lower()
-
-
-def _exposed(pieces: Iterable[Piece]) -> Iterator[Interval]:
-    """Communication kernels, less the time in which another kernel ran beside them."""
-    every = list(pieces)
-    mine = union((piece.event.start, piece.event.end) for piece in every if _communicates(piece.event))
-    rest = [(piece.event.start, piece.event.end) for piece in every if not _communicates(piece.event)]
-    other = list(union(rest))
-    ends = [end for _, end in other]
-    for start, end in mine:
-        for first, last in other[bisect_right(ends, start) :]:
-            if first >= end:
-                break
-            if first > start:
-                yield start, first
-            start = max(start, last)
-        if start < end:
-            yield start, end
-
-
-def _overlap(ones: Sequence[Interval], others: Sequence[Interval]) -> float:
-    """Length that two sorted lists of disjoint intervals have in common."""
-    total, place = 0.0, 0
-    for start, end in others:
-        while place < len(ones) and ones[place][1] <= start:
-            place += 1
-        for first, last in ones[place:]:
-            if first >= end:
-                break
-            total += min(end, last) - max(start, first)
-    return total
+    A stream keeps order: such a kernel runs before the first launched one. It runs without a pause after the
+    others, or it starts so long after that one's launch that the device was behind by more than the trace
+    was old.
+    """
+    if kernel.start >= following.event.start:
+        return False
+    behind = kernel.start - following.asked
+    return kernel.start <= reached + _PAUSE or behind >= following.asked - begin
 
 
 def _label(found: Collected) -> None:

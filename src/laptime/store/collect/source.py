@@ -20,6 +20,7 @@ _LONGEST = 1 << 26  # no event is longer; a file that seems to hold one is alter
 _GZIP = b"\x1f\x8b"
 _EVENTS = '"traceEvents"'
 _BETWEEN = re.compile(r"[\s,]*")
+_LAST_COMMA = re.compile(r",\s*\}\s*$")  # what was before the events
 
 
 @contextmanager
@@ -51,7 +52,8 @@ def opening(path: Path, characters: int = 4096) -> str:
 class ChromeTrace:
     """The events of a Chrome trace, one after the other: of the file only a piece is in memory at a time.
 
-    `about` holds what the file says before its events (the profiler writes the rank there).
+    `about` holds what the file says of itself (the rank, the devices): before its events, and once they have
+    all been read, after them too.
     """
 
     def __init__(self, path: Path) -> None:
@@ -66,6 +68,7 @@ class ChromeTrace:
             while True:
                 place = _BETWEEN.match(buffer, place).end()  # type: ignore[union-attr]
                 if place < len(buffer) and buffer[place] == "]":
+                    self.about |= _members(buffer[place + 1 :] + file.read(_LONGEST))
                     return
                 try:
                     event, place = decoder.raw_decode(buffer, place)
@@ -90,10 +93,7 @@ class ChromeTrace:
                 raise self._damaged("it holds no traceEvents")
             buffer += more
         at = buffer.index(_EVENTS)
-        try:
-            self.about = json.loads(buffer[:at].rstrip().rstrip(",") + "}")
-        except ValueError:
-            self.about = {}  # only the rank is wanted from there
+        self.about = _members(buffer[:at].lstrip("\ufeff \t\r\n{") + "}")
         return buffer, buffer.index("[", at) + 1
 
     def _damaged(self, why: str) -> DataError:
@@ -104,3 +104,12 @@ class ChromeTrace:
                 "that laptime does not know --pattern REGEX"
             )
         return DataError(f"{shown} is cut off or altered ({one_line(why)}); save the trace anew")
+
+
+def _members(text: str) -> dict[str, Any]:
+    """What an object holds before or after its events; none of it has to be there, nor be whole."""
+    try:
+        found, _ = json.JSONDecoder().raw_decode("{" + _LAST_COMMA.sub("}", text.lstrip(" \t\r\n,")))
+    except (ValueError, RecursionError):
+        return {}
+    return found if isinstance(found, dict) else {}

@@ -2,107 +2,114 @@
 
 `conv1/Conv2D` is forward, `gradients/conv1/Conv2D_grad/…` backward, `Momentum/update_conv1/…` update, as the
 thesis read them. One timeline is one step; one device is one rank. Operations that ran side by side share the
-time they have in common, so that a step's books close; the kernels table keeps each one's own length.
+time they have in common, so that a step's books close; the kernels table keeps each one's own length. A GPU's
+step holds what the CPU computes too, where the GPU has nothing to run: before its first kernel, above all.
 """
 
 from __future__ import annotations
 
 import re
-from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from laptime.errors import DataError
-from laptime.record import Account, LayerTime, Phase, Step
-from laptime.record.layers import LOSS_UNIT, OTHER_UNIT
+from laptime.record import Account, LayerTime, Step
 from laptime.store.collect.collected import Collected
+from laptime.store.collect.scopes import Operation, Owner, Scopes
 from laptime.store.collect.source import ChromeTrace
 from laptime.store.files import one_line
 
 _S = 1e-6
-_WRAPPERS = re.compile(r"^(ConstantFolding|PartitionedCall|StatefulPartitionedCall|tower_\d+|replica_\d+)/")
-_GRADIENTS = re.compile(r"^(gradients|gradient_tape)(_\d+)?/|_grad/")
-_UPDATE = re.compile(r"(?:^|/)update_([^/]+)")
-_SLOT = re.compile(r"/(Momentum|Adam|Adagrad|Adadelta|RMSProp|Ftrl)(_\d+)?$")
-_LOSS = re.compile(r"loss|cross_?entropy|xentropy", re.IGNORECASE)
-_INPUT = re.compile(r"IteratorGetNext|Dequeue|ReaderRead|DecodeJpeg|_Arg|_Recv|_HostRecv")
-_COPIES = re.compile(r"MEMCPY|Memcpy|_Send|_HostSend")
-_DEVICE = re.compile(r"device:(\w+):(\d+)(/stream:\w+)?.*\bCompute$")
-_ACCOUNTS = {Phase.FORWARD: Account.FORWARD, Phase.BACKWARD: Account.BACKWARD, Phase.UPDATE: Account.UPDATE}
+_DEVICE = re.compile(r"(?:device:|/(?=[cg]pu:))(\w+):(\d+)(/stream:\w+|/memcpy)?.*\bCompute$")
+_WAITS = re.compile(r"^_(Host)?(Recv|Send)$")  # of a CPU: for a device, so that it computes nothing
+_ALL = "/stream:all"
 
 
 @dataclass(frozen=True, slots=True)
-class Operation:
-    """One operation of the graph, in microseconds."""
+class Device:
+    """What a device ran in one timeline, what its host computed, and when the first and last of all was."""
 
     name: str
-    kind: str
-    lane: int
-    start: float
+    ran: list[Operation]
+    host: list[Operation]
+    begin: float
     end: float
-
-
-@dataclass(frozen=True, slots=True)
-class Owner:
-    """What an operation is charged to; only the phases have a layer."""
-
-    account: Account
-    layer: str = OTHER_UNIT
-    phase: Phase | None = None
 
 
 def is_timeline(text: str) -> bool:
     """Whether the beginning of a Chrome trace is of TensorFlow's kind: its processes are devices."""
-    return re.search(r'"name":\s*"[^"]*device:\w+:\d+[^"]*(Compute|Tensors)"', text) is not None
+    return re.search(r'"name":\s*"[^"]*(device:\w+|/[cg]pu):\d+[^"]*(Compute|Tensors)"', text) is not None
 
 
 def read(files: Sequence[Path]) -> Collected:
     """A step per file and device."""
     found = Collected(source="tensorflow")
     steps = [(number, _devices(file)) for number, file in enumerate(files)]
-    scopes = Scopes(one for _, devices in steps for one in every(devices))
+    of_steps = [device for _, devices in steps for device in devices]
+    scopes = Scopes(
+        [one for device in of_steps for one in device.ran],
+        [one for device in of_steps for one in device.host],
+    )
     for number, devices in steps:
-        for rank, (device, operations) in enumerate(devices.items()):
-            _step(found, scopes, number, rank, device, operations)
-    device = found.steps[0].device
-    found.device = {"type": "cuda" if device.startswith("gpu") else "cpu"}
+        for rank, device in enumerate(devices):
+            _step(found, scopes, number, rank, device)
+    found.device = {"type": "cuda" if found.steps[0].device.startswith("gpu") else "cpu"}
     for layer in scopes.layers:
         found.know(layer, "scope")
     found.note("layers are the variable scopes of the graph, timed by TensorFlow's own tracer")
     return found
 
 
-def every(devices: dict[str, list[Operation]]) -> list[Operation]:
-    """The operations of all devices."""
-    return [one for operations in devices.values() for one in operations]
+def _devices(file: Path) -> list[Device]:
+    """The GPUs of a timeline, or where there is none its CPUs."""
+    rows = _rows(file)
+    if not rows:
+        raise DataError(
+            f"{one_line(file)} holds no operations; run with trace_level=FULL_TRACE and save anew"
+        )
+    gpus = {name: found for name, found in rows.items() if name.startswith("gpu")}
+    streams = {name: found for name, found in gpus.items() if any("/stream" in row for row in found)}
+    host = [one for name, found in rows.items() if name.startswith("cpu") for one in found.get("", [])]
+    devices = []
+    for name, found in sorted((streams or gpus or rows).items()):
+        computed = [one for one in host if not _WAITS.match(one.kind)] if name in gpus else []
+        every = [one for operations in found.values() for one in operations] + computed
+        begin, end = min(one.start for one in every), max(one.end for one in every)
+        devices.append(Device(name, _ran(found), computed, begin, end))
+    return devices
 
 
-def _devices(file: Path) -> dict[str, list[Operation]]:
-    """Operations by device. A GPU's stream is what it computed; the host's part of that is left out."""
+def _rows(file: Path) -> dict[str, dict[str, list[Operation]]]:
+    """Operations by device and by its rows: its streams, its copies, and what the host did for it ("")."""
     names: dict[Any, str] = {}
-    lanes: dict[str, list[Operation]] = defaultdict(list)
     waiting = []
     for event in ChromeTrace(file).events():
         if event.get("ph") == "M" and event.get("name") == "process_name":
             names[event.get("pid")] = str((event.get("args") or {}).get("name", ""))
         elif event.get("ph") == "X" and event.get("cat") == "Op":
             waiting.append(event)
+    rows: dict[str, dict[str, list[Operation]]] = {}
     for event in waiting:
         device = _DEVICE.search(names.get(event.get("pid"), ""))
         if device is not None:
-            place = f"{device[1].lower()}:{device[2]}{'/stream' if device[3] else ''}"
-            lanes[place].append(_operation(event))
-    if not lanes:
-        raise DataError(
-            f"{one_line(file)} holds no operations; run with trace_level=FULL_TRACE and save anew"
-        )
-    streams = {name.removesuffix("/stream"): ops for name, ops in lanes.items() if name.endswith("/stream")}
-    if not streams:
-        gpus = {name: ops for name, ops in lanes.items() if name.startswith("gpu")}
-        streams = gpus or dict(lanes)
-    return dict(sorted(streams.items()))
+            found = rows.setdefault(f"{device[1].lower()}:{device[2]}", {})
+            found.setdefault(device[3] or "", []).append(_operation(event))
+    return rows
+
+
+def _ran(rows: Mapping[str, list[Operation]]) -> list[Operation]:
+    """What the device ran, each once: `stream:all` repeats the other streams, and those the copies."""
+    order = sorted((row for row in rows if row), key=lambda row: (row != _ALL, row == "/memcpy", row))
+    if not any("/stream" in row for row in order):
+        return rows.get("", []) or [one for row in order for one in rows[row]]
+    found: list[Operation] = []
+    for row in order:
+        known = {(one.start, one.end) for one in found}
+        found += [one for one in rows[row] if (one.start, one.end) not in known]
+    return found
 
 
 def _operation(event: dict[str, Any]) -> Operation:
@@ -113,91 +120,19 @@ def _operation(event: dict[str, Any]) -> Operation:
     return Operation(name, kind, int(event.get("tid", 0)), start, start + duration)
 
 
-def _length(one: Operation) -> float:
-    return one.end - one.start
-
-
-class Scopes:
-    """The layers of a graph: its outermost scopes, less one that all of them are in (`alexnet/conv1/…`)."""
-
-    def __init__(self, operations: Iterable[Operation]) -> None:
-        first: dict[str, Operation] = {}
-        for one in operations:
-            first.setdefault(one.name, one)
-        names = {name: one.kind for name, one in first.items()}
-        self._owners: dict[str, Owner] = {}
-        # `Momentum` of `Momentum/update_conv1`: the optimizer's own constants are no layer
-        self._optimizers = {name.split("/update_")[0] for name in names if "/update_" in name}
-        paths = [self._path(name)[0] for name in names]
-        scoped = [path for path in paths if len(path) > 1]
-        firsts = {path[0] for path in scoped if not _LOSS.search(path[0])}
-        deep = [path for path in scoped if path[0] in firsts]
-        self._skip = 1 if len(firsts) == 1 and len({path[1] for path in deep if len(path) > 2}) > 1 else 0
-        for name, kind in names.items():
-            self._owners[name] = self._own(name, kind)
-        self.layers = self._in_order(first)
-
-    def _in_order(self, first: Mapping[str, Operation]) -> list[str]:
-        """Layers by when their main operation ran: variables are read in any order."""
-        main: dict[str, Operation] = {}
-        for name, one in first.items():
-            owner = self._owners[name]
-            if owner.phase is not Phase.FORWARD or owner.layer in (LOSS_UNIT, OTHER_UNIT):
-                continue
-            if owner.layer not in main or _length(one) > _length(main[owner.layer]):
-                main[owner.layer] = one
-        return sorted(main, key=lambda layer: main[layer].start)
-
-    def owner(self, operation: Operation) -> Owner:
-        """What the operation is charged to."""
-        return self._owners[operation.name]
-
-    def _path(self, name: str) -> tuple[list[str], Phase]:
-        """The scopes that an operation lies in, and its phase."""
-        phase = Phase.FORWARD
-        while (shorter := _WRAPPERS.sub("", name)) != name:
-            name = shorter
-        if update := _UPDATE.search(name):
-            return [*(name[update.start(1) :].split("/")), ""], Phase.UPDATE
-        if _GRADIENTS.search(name):
-            phase, name = Phase.BACKWARD, re.sub(r"^(gradients|gradient_tape)(_\d+)?/", "", name)
-            while (shorter := _WRAPPERS.sub("", name)) != name:
-                name = shorter
-        elif _SLOT.search(name):
-            phase = Phase.UPDATE
-        return name.split("/"), phase
-
-    def _own(self, name: str, kind: str) -> Owner:
-        path, phase = self._path(name)
-        if name.split("/")[0] in self._optimizers and phase is Phase.FORWARD:
-            return Owner(Account.UPDATE, OTHER_UNIT, Phase.UPDATE)
-        if _COPIES.search(kind) or _COPIES.search(name):
-            return Owner(Account.COPY)
-        if _INPUT.search(kind) and len(path) == 1:
-            return Owner(Account.DATA_WAIT)
-        scopes = path[self._skip :]
-        layer = scopes[0] if len(scopes) > 1 else OTHER_UNIT
-        if _LOSS.search(layer) or (layer == OTHER_UNIT and _LOSS.search(name)):
-            return Owner(Account.LOSS if phase is Phase.FORWARD else _ACCOUNTS[phase], LOSS_UNIT, phase)
-        return Owner(_ACCOUNTS[phase], layer, phase)
-
-
-def _step(
-    found: Collected, scopes: Scopes, number: int, rank: int, device: str, operations: list[Operation]
-) -> None:
-    operations = sorted(operations, key=lambda one: one.start)
-    begin, end = operations[0].start, max(one.end for one in operations)
-    shares, together, gaps = _shares(operations, scopes)
+def _step(found: Collected, scopes: Scopes, number: int, rank: int, device: Device) -> None:
+    shares, idle, together = _shares(device, scopes)
     if together > 1.05:
         found.note(f"{together:.1f} operations ran at a time: layers share the time they have in common")
     accounts: dict[Account, float] = defaultdict(float)
     first: dict[Owner, float] = {}
     calls: dict[Owner, int] = defaultdict(int)
-    for one in operations:
+    for one in sorted([*device.ran, *device.host], key=lambda one: one.start):
         owner = scopes.owner(one)
         first.setdefault(owner, one.start)
         calls[owner] += 1
-        _kernel(found, number, rank, owner, one)
+    for one in [*device.ran, *(device.host if rank == 0 else ())]:  # the host is of all ranks
+        _kernel(found, number, rank, scopes.owner(one), one)
     for owner, length in shares.items():
         accounts[owner.account] += length * _S
         if owner.phase is not None:
@@ -214,15 +149,15 @@ def _step(
                     idle_s=0.0,
                 )
             )
-    accounts[Account.IDLE] = gaps * _S
+    accounts[Account.IDLE] = idle * _S
     found.steps.append(
         Step.closed(
             step=number,
             optimizer_step=number,
             rank=rank,
-            device=device,
-            start_s=begin * _S,
-            wall_s=(end - begin) * _S,
+            device=device.name,
+            start_s=device.begin * _S,
+            wall_s=(device.end - device.begin) * _S,
             seconds=accounts,
             instrumented=True,
         )
@@ -243,26 +178,31 @@ def _kernel(found: Collected, number: int, rank: int, owner: Owner, one: Operati
     )
 
 
-def _shares(operations: Sequence[Operation], scopes: Scopes) -> tuple[dict[Owner, float], float, float]:
-    """Time by owner, how many operations ran at a time, and the time in which none did."""
+def _shares(device: Device, scopes: Scopes) -> tuple[dict[Owner, float], float, float]:
+    """Time by owner, the time in which nothing ran, and how many of the device's operations ran at a time.
+
+    The host's operations have only the time in which the device runs nothing.
+    """
     moments = sorted(
-        [(one.start, True, scopes.owner(one)) for one in operations]
-        + [(one.end, False, scopes.owner(one)) for one in operations],
+        [
+            (moment, change, ours, scopes.owner(one))
+            for ours, operations in ((True, device.ran), (False, device.host))
+            for one in operations
+            for moment, change in ((one.start, 1), (one.end, -1))
+        ],
         key=lambda moment: moment[0],
     )
-    shares: dict[Owner, float] = defaultdict(float)
-    running: dict[Owner, int] = defaultdict(int)
-    count, before, gaps = 0, moments[0][0], 0.0
-    for moment, starts, owner in moments:
-        if count:
-            for one, many in running.items():
-                if many:
-                    shares[one] += (moment - before) * many / count
-        else:
-            gaps += moment - before
-        running[owner] += 1 if starts else -1
-        count += 1 if starts else -1
+    shares: dict[Owner, float] = {owner: 0.0 for _, _, ours, owner in moments if ours}
+    running: dict[bool, Counter[Owner]] = {True: Counter(), False: Counter()}
+    busy, idle, before = 0.0, device.end - moments[-1][0], device.begin
+    for moment, change, ours, owner in moments:
+        now = running[True] or running[False]
+        for one, many in now.items():
+            shares[one] = shares.get(one, 0.0) + (moment - before) * many / now.total()
+        busy += moment - before if running[True] else 0.0
+        idle += 0.0 if now else moment - before
+        running[ours][owner] += change
+        if not running[ours][owner]:
+            del running[ours][owner]
         before = moment
-        shares[owner] += 0.0
-    summed = sum(one.end - one.start for one in operations)
-    return dict(shares), summed / (sum(shares.values()) or 1.0), gaps
+    return shares, idle, sum(one.length for one in device.ran) / (busy or 1.0)

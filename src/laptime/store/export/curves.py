@@ -178,12 +178,14 @@ def thinned(values: Real, most: int, *, mean: bool = False) -> tuple[Whole, Real
     """At most `most` points of a curve: their places, in order, and what to show there.
 
     A curve that is too long is cut into bins of equal length. Of each stay its median and the value farthest
-    from it, in its place, so that no slow step is smoothed away; or, with `mean`, its mean at its last place.
-    A NaN among values that are averaged makes a NaN.
+    from it, in its place, so that no slow step is smoothed away (if there is room for one point only, the
+    median); or, with `mean`, its mean at its last place. A NaN among values that are averaged makes a NaN.
     """
     if len(values) <= most:
         return np.arange(len(values)), values
-    width = -(-len(values) // most) if mean else max(2, -(-2 * len(values) // most))
+    if most == 1 and not mean:
+        return np.zeros(1, dtype=np.int64), np.median(values, keepdims=True)
+    width = -(-len(values) // (most if mean else most // 2))
     whole = len(values) // width * width
     blocks = [(0, values[:whole].reshape(-1, width))]
     if whole < len(values):
