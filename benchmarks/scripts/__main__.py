@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import datetime
 import sys
 import tempfile
 from collections.abc import Sequence
@@ -24,7 +25,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if unknown:
         print(f"no case is called {', '.join(sorted(unknown))}; {', '.join(c.name for c in CASES)}")
         return 2
-    outcomes, left_out = [], []
+    outcomes: list[Outcome] = []
     with tempfile.TemporaryDirectory(dir=options.scratch, prefix="scripts-") as scratch:
         places = Places(
             repositories=options.folder,
@@ -36,13 +37,23 @@ def main(arguments: Sequence[str] | None = None) -> int:
             try:
                 outcomes.append(measure(case, places, rounds=options.rounds))
             except (NotFetched, Edited) as error:
-                left_out.append(str(error))
                 print(error, file=sys.stderr)
-    text = page(outcomes, left_out, arguments if arguments is not None else sys.argv[1:])
-    print(text)
+    if outcomes:
+        publish(outcomes, options)
+    return 0 if len(outcomes) == len(chosen) else 1
+
+
+def publish(outcomes: Sequence[Outcome], options: argparse.Namespace) -> None:
+    """Print the page, and write it where asked."""
+    text = page(
+        outcomes,
+        date=datetime.datetime.now(tz=datetime.UTC).date().isoformat(),
+        command="python -m benchmarks.scripts FOLDER --packages PACKAGES",
+        rounds=options.rounds,
+    )
+    print(text, end="")
     if options.markdown:
         options.markdown.write_text(text, encoding="utf-8")
-    return 1 if left_out else 0
 
 
 def measure(case: Case, places: Places, *, rounds: int) -> Outcome:

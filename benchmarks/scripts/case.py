@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -28,12 +28,12 @@ class Case:
     repository: str  # owner/name on GitHub
     folder: str  # what the script needs of the repository: copied for every run
     script: str  # relative to the folder, which is also where it starts
-    arguments: tuple[str, ...] = ()
+    arguments: str = ""  # as in a shell
     data: Maker | None = None
     work: Work
     results: str  # a pattern for what must be printed alike; every group counts
     import_from: str | None = None  # a folder, relative to `folder`, that holds the script's own package
-    variables: Mapping[str, str] = field(default_factory=dict)
+    variables: dict[str, str] = field(default_factory=dict)
     note: str = ""
 
     def source(self, repositories: Path) -> Path:

@@ -7,8 +7,10 @@ from pathlib import Path
 from benchmarks.scripts import data
 from benchmarks.scripts.case import Case, Work
 
-SMALL = ("--n_layer=2", "--n_head=2", "--n_embd=64", "--block_size=64", "--batch_size=8", "--dtype=float32")
-OFTEN = ("--log_interval=1", "--eval_interval=10", "--eval_iters=5", "--warmup_iters=5", "--device=cpu")
+SMALL = (
+    "--n_layer=2 --n_head=2 --n_embd=64 --block_size=64 --batch_size=8 --dtype=float32 --device=cpu "
+    "--log_interval=1 --eval_interval=10 --eval_iters=5 --warmup_iters=5"
+)
 
 
 def _tokens(start: Path) -> None:
@@ -29,10 +31,7 @@ CASES = (
         repository="karpathy/nanoGPT",
         folder=".",
         script="train.py",
-        arguments=(
-            *("config/train_shakespeare_char.py", "--compile=False", "--max_iters=100"),
-            *(*SMALL, *OFTEN),
-        ),
+        arguments=f"config/train_shakespeare_char.py --compile=False --max_iters=100 {SMALL}",
         data=_tokens,
         work=Work(steps=101, validation=110),
         results=r"loss ([\d.]+)",
@@ -44,8 +43,8 @@ CASES = (
         folder=".",
         script="train.py",
         arguments=(
-            *("config/train_shakespeare_char.py", "--compile=False", "--max_iters=30"),
-            *("--gradient_accumulation_steps=4", *SMALL, *OFTEN),
+            "config/train_shakespeare_char.py --compile=False --max_iters=30 "
+            f"--gradient_accumulation_steps=4 {SMALL}"
         ),
         data=_tokens,
         work=Work(steps=124, validation=40),
@@ -57,10 +56,7 @@ CASES = (
         repository="karpathy/nanoGPT",
         folder=".",
         script="train.py",
-        arguments=(
-            *("config/train_shakespeare_char.py", "--compile=True", "--max_iters=60"),
-            *(*SMALL, *OFTEN),
-        ),
+        arguments=f"config/train_shakespeare_char.py --compile=True --max_iters=60 {SMALL}",
         data=_tokens,
         work=Work(steps=61, validation=70),
         results=r"loss ([\d.]+)",
@@ -71,7 +67,7 @@ CASES = (
         repository="karpathy/minGPT",
         folder=".",
         script="projects/adder/adder.py",
-        arguments=("--trainer.max_iters=60", "--trainer.num_workers=1", "--data.ndigit=3"),
+        arguments="--trainer.max_iters=60 --trainer.num_workers=1 --data.ndigit=3",
         work=Work(steps=60, validation=10),
         results=r"train loss ([\d.]+)|score: (.*)",
         import_from=".",
@@ -82,7 +78,10 @@ CASES = (
         repository="karpathy/minGPT",
         folder=".",
         script="projects/chargpt/chargpt.py",
-        arguments=("--trainer.max_iters=40", "--trainer.num_workers=1", "--model.model_type=gpt-nano"),
+        arguments=(
+            "--trainer.max_iters=40 --trainer.num_workers=1 --trainer.batch_size=16 "
+            "--model.model_type=gpt-nano --data.block_size=32"
+        ),
         data=_play,
         work=Work(steps=40, validation=500),
         results=r"train loss ([\d.]+)",
@@ -94,7 +93,7 @@ CASES = (
         repository="karpathy/makemore",
         folder=".",
         script="makemore.py",
-        arguments=("--max-steps", "301", "--num-workers", "1"),
+        arguments="--max-steps 301 --num-workers 1",
         data=_names,
         work=Work(steps=301, validation=None),
         results=r"loss ([\d.]+)",

@@ -13,9 +13,9 @@ from PIL import Image
 SEED = 20261116
 
 
-def mnist(folder: Path, *, training: int, test: int, name: str = "MNIST") -> None:
+def mnist(folder: Path, *, training: int, test: int) -> None:
     """The four idx files that torchvision's MNIST reads, under MNIST/raw."""
-    raw = folder / name / "raw"
+    raw = folder / "MNIST" / "raw"
     raw.mkdir(parents=True, exist_ok=True)
     random = np.random.default_rng(SEED)
     for split, number in (("train", training), ("t10k", test)):

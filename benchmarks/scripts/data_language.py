@@ -7,12 +7,12 @@ from pathlib import Path
 
 import numpy as np
 
-from benchmarks.scripts.data import SEED, words
+from benchmarks.scripts.data import SEED
 
 VOCABULARY = 500
 SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 # A metric where the script expects one of the hub: a folder of this name beside it is found first.
-METRIC = '''
+METRIC = """
 import datasets
 import evaluate
 
@@ -27,7 +27,7 @@ class Accuracy(evaluate.Metric):
     def _compute(self, predictions, references):
         pairs = list(zip(predictions, references))
         return {"accuracy": sum(a == b for a, b in pairs) / len(pairs)}
-'''
+"""
 # Which file is which split; without it a folder of files has only the configuration "default".
 CARD = """---
 configs:
@@ -52,8 +52,12 @@ def tokenizer(folder: Path) -> None:
         pair="[CLS] $A [SEP] $B:1 [SEP]:1",
         special_tokens=[(word, known.index(word)) for word in ("[CLS]", "[SEP]")],
     )
-    special = dict(zip(("pad_token", "unk_token", "cls_token", "sep_token", "mask_token"), SPECIAL, strict=True))
-    PreTrainedTokenizerFast(tokenizer_object=splitter, model_max_length=128, **special).save_pretrained(folder)
+    special = dict(
+        zip(("pad_token", "unk_token", "cls_token", "sep_token", "mask_token"), SPECIAL, strict=True)
+    )
+    PreTrainedTokenizerFast(tokenizer_object=splitter, model_max_length=128, **special).save_pretrained(
+        folder
+    )
 
 
 def gpt2(folder: Path) -> None:
@@ -82,12 +86,6 @@ def bert(folder: Path) -> None:
     )
     BertForSequenceClassification(config).save_pretrained(folder)
     tokenizer(folder)
-
-
-def text_files(folder: Path, *, training: int, validation: int) -> None:
-    """Words in lines, for language modelling."""
-    words(folder / "train.txt", number=training, vocabulary=VOCABULARY)
-    words(folder / "validation.txt", number=validation, vocabulary=VOCABULARY)
 
 
 def sentence_pairs(folder: Path, *, training: int, validation: int, card: bool = False) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import shutil
 import struct
 import subprocess
@@ -42,6 +43,14 @@ class Places:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Update:
+    """When an optimizer made an update, by two clocks."""
+
+    wall_s: float
+    processor_s: float  # of the process: what others on the machine take is not in it
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Execution:
     """What one process did."""
 
@@ -49,14 +58,20 @@ class Execution:
     seconds: float  # from its start to its end
     output: str
     errors: str
-    updates: tuple[tuple[float, ...], ...]  # the times of optimizer updates, for each process that made any
+    updates: tuple[tuple[Update, ...], ...]  # for each process that made any
     run: Path | None  # what was recorded
 
     @property
-    def update_s(self) -> float | None:
-        """Seconds from one update to the next, on average, in the process with the most."""
-        times = max(self.updates, key=len, default=())
-        return (times[-1] - times[0]) / (len(times) - 1) if len(times) > 1 else None
+    def between_updates(self) -> Update | None:
+        """From one update to the next, on average, in the process with the most."""
+        made = max(self.updates, key=len, default=())
+        if len(made) < 2:
+            return None
+        first, last, number = made[0], made[-1], len(made) - 1
+        return Update(
+            wall_s=(last.wall_s - first.wall_s) / number,
+            processor_s=(last.processor_s - first.processor_s) / number,
+        )
 
 
 def commit_of(case: Case, places: Places) -> str:
@@ -66,7 +81,9 @@ def commit_of(case: Case, places: Places) -> str:
     git = ["git", "-c", "safe.directory=*", "-C", str(checkout)]
     if subprocess.run([*git, "diff", "--quiet", "HEAD", "--", case.folder], check=False).returncode:
         raise Edited(f"{case.name}: {checkout / case.folder} is not as the repository has it")
-    told = subprocess.run([*git, "rev-parse", "--short=7", "HEAD"], check=True, capture_output=True, text=True)
+    told = subprocess.run(
+        [*git, "rev-parse", "--short=7", "HEAD"], check=True, capture_output=True, text=True
+    )
     return told.stdout.strip()
 
 
@@ -84,7 +101,7 @@ def execute(case: Case, places: Places, name: str, *, recorded: bool) -> Executi
     witness.mkdir()
     run = folder / "run"
     through = ["-m", "laptime", "run", "--out", str(run)] if recorded else []
-    command = [sys.executable, *through, case.script, *case.arguments]
+    command = [sys.executable, *through, case.script, *shlex.split(case.arguments)]
     variables = _variables(case, places, start) | {
         "WITNESS_FOLDER": str(witness),
         "HF_HOME": str(folder / "cache"),  # else the second run finds what the first has prepared
@@ -96,7 +113,7 @@ def execute(case: Case, places: Places, name: str, *, recorded: bool) -> Executi
         seconds=time.monotonic() - began,
         output=(folder / "output").read_text(encoding="utf-8", errors="replace"),
         errors=(folder / "errors").read_text(encoding="utf-8", errors="replace"),
-        updates=tuple(_times(path) for path in sorted(witness.iterdir())),
+        updates=tuple(_updates(path) for path in sorted(witness.iterdir())),
         run=run if (run / "run.json").exists() else None,
     )
 
@@ -126,5 +143,6 @@ def _variables(case: Case, places: Places, start: Path) -> dict[str, str]:
     return os.environ | STEADY | {"PYTHONPATH": os.pathsep.join(paths)} | case.variables
 
 
-def _times(path: Path) -> tuple[float, ...]:
-    return tuple(moment for (moment,) in struct.iter_unpack("d", path.read_bytes()))
+def _updates(path: Path) -> tuple[Update, ...]:
+    pairs = struct.iter_unpack("dd", path.read_bytes())
+    return tuple(Update(wall_s=wall, processor_s=processor) for wall, processor in pairs)

@@ -12,6 +12,7 @@ from benchmarks.scripts.case import Case
 from benchmarks.scripts.execution import Execution
 
 REPORT = "laptime: the run is in"  # what follows on standard error is laptime's summary
+SAME, DIFFERENT, NOT_REPEATABLE, NONE_PRINTED = "yes", "**NO**", "not repeatable", "none printed"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,9 +24,6 @@ class Recorded:
     validation: int
     updates: int
     shares: tuple[tuple[str, float], ...]  # of training time, largest first
-    network: str
-    layers: int
-    unexplained: float
     notes: tuple[str, ...]
 
 
@@ -41,7 +39,7 @@ class Outcome:
     statuses: tuple[int, int]  # of the bare and of the recorded process
     recorded: Recorded | None
     updates: int  # by the witness, in the recorded process and its children
-    slowdowns: tuple[float, ...]  # recorded / bare time from update to update, one for each round
+    slowdowns: tuple[float, ...]  # recorded / bare processor time from update to update, for each round
     bare_update_s: float | None
     bare_seconds: float
     added_seconds: float  # of the whole process: imports, start, closing
@@ -51,7 +49,8 @@ class Outcome:
 def judge(case: Case, commit: str, bare: Sequence[Execution], recorded: Sequence[Execution]) -> Outcome:
     """Compare the rounds."""
     last = recorded[-1]
-    steps = [one.update_s for one in bare if one.update_s]
+    between = [(b.between_updates, r.between_updates) for b, r in zip(bare, recorded, strict=True)]
+    pairs = [(b, r) for b, r in between if b and r]
     return Outcome(
         case=case,
         commit=commit,
@@ -60,13 +59,9 @@ def judge(case: Case, commit: str, bare: Sequence[Execution], recorded: Sequence
         results=len(results(case, bare[0])),
         statuses=(bare[-1].status, last.status),
         recorded=read(last.run) if last.run else None,
-        updates=sum(len(times) for times in last.updates),
-        slowdowns=tuple(
-            r.update_s / b.update_s
-            for b, r in zip(bare, recorded, strict=True)
-            if b.update_s and r.update_s
-        ),
-        bare_update_s=statistics.median(steps) if steps else None,
+        updates=sum(len(made) for made in last.updates),
+        slowdowns=tuple(r.processor_s / b.processor_s for b, r in pairs),
+        bare_update_s=statistics.median(b.wall_s for b, _ in pairs) if pairs else None,
         bare_seconds=statistics.median(one.seconds for one in bare),
         added_seconds=statistics.median(r.seconds - b.seconds for b, r in zip(bare, recorded, strict=True)),
         said=_said(bare, last),
@@ -75,7 +70,7 @@ def judge(case: Case, commit: str, bare: Sequence[Execution], recorded: Sequence
 
 def results(case: Case, execution: Execution) -> list[str]:
     """The numbers that the script printed, as text: equal to the last digit or not at all."""
-    found = re.finditer(case.results, execution.output + execution.errors, re.MULTILINE)
+    found = re.finditer(case.results, execution.output + _own_errors(execution), re.MULTILINE)
     return [group for match in found for group in (match.groups() or (match.group(),)) if group]
 
 
@@ -90,21 +85,27 @@ def _steps(case: Case, execution: Execution) -> int | None:
 def _same(case: Case, bare: Sequence[Execution], recorded: Sequence[Execution]) -> str:
     expected = results(case, bare[0])
     if not expected:
-        return "none printed"
+        return NONE_PRINTED
     if any(results(case, one) != expected for one in bare):
-        return "not repeatable"
-    return "yes" if all(results(case, one) == expected for one in recorded) else "NO"
+        return NOT_REPEATABLE
+    return SAME if all(results(case, one) == expected for one in recorded) else DIFFERENT
 
 
 def _said(bare: Sequence[Execution], recorded: Execution) -> tuple[str, ...]:
+    """Warnings, and lines of laptime's, that the bare runs do not have."""
     usual = {_shape(line) for one in bare for line in one.errors.splitlines()}
-    lines = recorded.errors.partition(REPORT)[0].splitlines()
-    return tuple(line for line in lines if line.strip() and _shape(line) not in usual)
+    lines = [line for line in _own_errors(recorded).splitlines() if "Warning" in line or "laptime" in line]
+    return tuple(line for line in lines if _shape(line) not in usual)
+
+
+def _own_errors(execution: Execution) -> str:
+    """What is on standard error before laptime's summary."""
+    return execution.errors.partition(REPORT)[0]
 
 
 def _shape(line: str) -> str:
-    """A line without its numbers: times and progress differ between any two runs."""
-    return re.sub(r"[\d.:]+", "0", line)
+    """A line without file names and numbers, which differ between any two runs."""
+    return re.sub(r"\S*\.py\S*|\S*/\S+|[\d.:]+", "0", line)
 
 
 def read(path: Path) -> Recorded:
@@ -124,8 +125,5 @@ def read(path: Path) -> Recorded:
         validation=len(run.steps) - len(training),
         updates=run.summary.get("optimizer_steps") or 0,
         shares=tuple(shares),
-        network=str(document["run"]["config"].get("network")),
-        layers=document["run"]["layers"],
-        unexplained=dict(shares).get("unexplained", 0.0),
         notes=tuple(document["notes"]),
     )

@@ -2,7 +2,7 @@
 
 - torchvision has no CPU build for every torch; its Python half imports once two operators are defined.
 - Seeds, so that a script that sets none still repeats.
-- The monotonic time of every optimizer update goes to `$WITNESS_FOLDER/<process id>`: an account of the
+- At every optimizer update, wall and processor time go to `$WITNESS_FOLDER/<process id>`: an account of the
   updates that does not come from laptime, and step times of the bare run.
 """
 
@@ -69,12 +69,12 @@ _files: dict[int, int] = {}
 
 
 def note_update(*_: Any) -> None:
-    """Append the time of an update; unbuffered, since a child process may end without a word."""
+    """Append the times of an update; unbuffered, since a child process may end without a word."""
     process = os.getpid()
     if process not in _files:
         path = f"{FOLDER}/{process}"
         _files[process] = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
-    os.write(_files[process], struct.pack("d", time.monotonic()))
+    os.write(_files[process], struct.pack("dd", time.monotonic(), time.process_time()))
 
 
 if FOLDER:
