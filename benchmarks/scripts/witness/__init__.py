@@ -1,0 +1,1 @@
+"""What every script's process starts with, bare or recorded."""
