@@ -1,10 +1,13 @@
 """Shared by all tests: one thread for torch, so that two cores and a loaded machine give steady tests."""
 
 import gc
+import subprocess
 import sys
 
 import pytest
 import torch
+
+from tests.small_disk import MIB, SmallDisk
 
 
 @pytest.fixture(autouse=True, scope="session")
@@ -18,6 +21,24 @@ def _what_stays_is_looked_through_once():
     # gc.collect(), of which Hugging Face's trainer and our benchmarks make many.
     gc.collect()
     gc.freeze()
+
+
+@pytest.fixture
+def small_disk(tmp_path):
+    """Makes a disk of a given size; a test that needs one is skipped where mounting is not permitted."""
+    disks = []
+
+    def make(size=MIB):
+        try:
+            disks.append(SmallDisk(tmp_path / f"disk-{len(disks)}", size))
+        except (OSError, subprocess.CalledProcessError) as error:
+            said = getattr(error, "stderr", b"") or str(error).encode()
+            pytest.skip(f"no tmpfs can be mounted here: {said.decode().strip()}")
+        return disks[-1]
+
+    yield make
+    for disk in disks:
+        disk.unmount()
 
 
 def pytest_unconfigure():

@@ -54,6 +54,7 @@ def run(
     _refuse_taken(place)
     quiet_traces()
     absolute = place.absolute()  # a script may change its working directory
+    process = os.getpid()
     with _stdout_to_stderr() if as_json else _as_it_is():
         status = run_script(
             Path(script),
@@ -65,6 +66,8 @@ def run(
             kernels=traced,
             module=module,
         )
+    if os.getpid() != process:  # a fork of the script ended: its parent tells of the run
+        raise typer.Exit(status)
     found = _found(absolute)
     if as_json:
         answer((found or {"run": None}) | {"exit_status": status})

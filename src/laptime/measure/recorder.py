@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 import warnings
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -82,6 +82,7 @@ class Recorder(Steps):
         rank: int = 0,
         resumed: Resumed | None = None,
         flush_s: float = FLUSH_S,
+        tell: Callable[[str], None] | None = None,
     ) -> None:
         if not 0 < budget <= 1:
             raise RecordingError(f"budget={budget} is a share of step time, such as 0.02 for 2 %")
@@ -103,6 +104,7 @@ class Recorder(Steps):
             self._config["network"] = class_names(self._given.values())
         self._flush_s = flush_s
         self._resumed = resumed
+        self._tell = tell  # how a disk that fails is told; by default as a warning
         self._status: str | None = None
 
     def start(self) -> Recorder:
@@ -124,6 +126,7 @@ class Recorder(Steps):
                 self.add_network(name, network)
             # Only now: what is refused leaves no directory, so the corrected call can have the same one.
             self._writer = self._open_writer(environment(device))
+            self._writer.tell = self._tell or self._writer.tell
         except BaseException:
             self.instruments.detach()
             raise
@@ -155,13 +158,18 @@ class Recorder(Steps):
         return RunWriter.create(self.out, config=self._config, environment=here, rank=self._rank)
 
     def stop(self, status: str = "finished") -> None:
-        """Detach, close the books and the run. A step that was not finished is dropped. Idempotent."""
+        """Detach, close the books and the run. A step that was not finished is dropped. Idempotent.
+
+        In a fork of the process that records, it only detaches: the run is its parent's.
+        """
         if not self._active:
             return
         self._active = False
         self._status = status
         patches.uninstall(self._patches)
         self.instruments.detach()
+        if self._writer.foreign:
+            return
         self._collect_trace()
         self.timeline.on_mark = None
         self._settling.finish()
@@ -249,6 +257,10 @@ class Recorder(Steps):
     def note(self, text: str) -> None:
         """Keep a remark with the run's summary."""
         self.facts.note(text)
+
+    def checkpoint_failed(self, reason: str) -> None:
+        """Count a checkpoint that could not be written in the run's health."""
+        self._writer.checkpoint_failed(reason)
 
     def update(self, **facts: Mapping[str, Any]) -> None:
         """Add to the run's `summary`, `config` or `outputs`; the next flush writes it."""
