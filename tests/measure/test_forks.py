@@ -41,9 +41,7 @@ def test_a_child_that_exits_inside_the_recording_does_not_end_it(tmp_path):
     statuses = []
 
     def leave():
-        recording.__exit__(
-            SystemExit, SystemExit(3), None
-        )  # what `with` does when the child's exit unwinds it
+        recording.__exit__(SystemExit, SystemExit(3), None)  # as `with` does
         assert hooks(network) == 0
         sys.exit(3)
 
