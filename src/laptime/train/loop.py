@@ -399,7 +399,9 @@ class Training:
             recorder.checkpoint_failed(first_line(error))
             if not self._checkpoint_fails:
                 self._checkpoint_fails = True
-                before = "the one before stays" if (folder / checkpoint.LAST).exists() else "there is none"
+                before = (
+                    "the one before stays" if (folder / checkpoint.LAST).exists() else "there is none yet"
+                )
                 reason = first_line(error)
                 self._say(f"a checkpoint could not be written ({reason}); training goes on, {before}")
             return
