@@ -2,12 +2,15 @@
 
 import gc
 import random
+import subprocess
 import sys
 
 import numpy as np
 import pytest
 import torch
 from hypothesis import settings
+
+from tests.small_disk import MIB, SmallDisk
 
 # A property is tried with the same examples every time, however slow the machine. The search for new ones is
 # a slow test of its own (`test_random_search`), which loads the other profile.
@@ -37,6 +40,24 @@ def _what_stays_is_looked_through_once():
     # gc.collect(), of which Hugging Face's trainer and our benchmarks make many.
     gc.collect()
     gc.freeze()
+
+
+@pytest.fixture
+def small_disk(tmp_path):
+    """Makes a disk of a given size; a test that needs one is skipped where mounting is not permitted."""
+    disks = []
+
+    def make(size=MIB):
+        try:
+            disks.append(SmallDisk(tmp_path / f"disk-{len(disks)}", size))
+        except (OSError, subprocess.CalledProcessError) as error:
+            said = getattr(error, "stderr", b"") or str(error).encode()
+            pytest.skip(f"no tmpfs can be mounted here: {said.decode().strip()}")
+        return disks[-1]
+
+    yield make
+    for disk in disks:
+        disk.unmount()
 
 
 def pytest_unconfigure():

@@ -57,6 +57,26 @@ def test_json_takes_stdout_for_itself(process, tmp_path):
     assert (tmp_path / "mine" / "run.json").exists()
 
 
+FORKS = """
+import os, sys
+if os.fork() == 0:
+    sys.exit(0)
+assert os.waitstatus_to_exitcode(os.wait()[1]) == 0
+exec(compile(open("train.py").read().replace("sys.exit(", "print("), "train.py", "exec"))
+if os.fork() == 0:
+    sys.exit(4)
+assert os.waitstatus_to_exitcode(os.wait()[1]) == 4
+"""
+
+
+def test_a_fork_of_the_script_ends_as_it_would_and_tells_nothing(process, tmp_path):
+    (tmp_path / "forks.py").write_text(FORKS)
+    done = process("run", "--json", "--out", "mine", "forks.py")
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["train"]["steps"] == 12
+    assert load(tmp_path / "mine").status == "finished"
+
+
 def test_the_exit_status_is_the_script_s(laptime):
     assert laptime("run", "--out", "a", "train.py", "--fail").exit_code == 3
     done = laptime("run", "--out", "b", "train.py", "--raise")

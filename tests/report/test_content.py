@@ -166,7 +166,7 @@ def test_steps_that_a_resume_took_again_are_noted(tmp_path):
     add_steps(writer, range(7, 12), attempt=1)
     writer.close("finished", {})
     notes = content(load(tmp_path / "run"))["notes"]
-    assert any(note.startswith("3 steps were taken twice after a resume") for note in notes)
+    assert any(note.startswith("3 steps were taken again after a resume") for note in notes)
 
 
 @pytest.mark.parametrize(("table", "what"), [("layers", "layer times were"), ("steps", "8 steps were")])

@@ -131,7 +131,7 @@ def test_damaged_runs_are_left_out_and_named(tmp_path):
     (tmp_path / "json" / "run.json").write_text("{")
     document = (tmp_path / "newer" / "run.json").read_text()
     (tmp_path / "newer" / "run.json").write_text(
-        document.replace('"schema_version": 1', '"schema_version": 9')
+        document.replace('"schema_version": 2', '"schema_version": 9')
     )
     answer = query("SELECT count(*) AS n, sum(wall_s), any_value(device) FROM steps", tmp_path)
     assert answer.table["n"].to_pylist() == [9]

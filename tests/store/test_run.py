@@ -57,7 +57,7 @@ def test_what_is_not_a_run_is_one_clear_line(tmp_path):
 def test_a_run_of_a_newer_laptime_says_to_upgrade(path):
     rewrite(path, schema_version=7)
     assert one_line(NewerSchema, path).endswith(
-        "was written by schema 7, this laptime reads up to 1; upgrade laptime"
+        "was written by schema 7, this laptime reads up to 2; upgrade laptime"
     )
 
 

@@ -113,7 +113,7 @@ def test_wrong_columns_are_refused_by_name(columns, line):
 
 def test_a_newer_schema_is_refused_and_the_current_one_taken_as_it_is():
     with pytest.raises(
-        NewerSchema, match=r"runs/x was written by schema 7, this laptime reads up to 1; upgrade"
+        NewerSchema, match=r"runs/x was written by schema 7, this laptime reads up to 2; upgrade"
     ):
         schema.upgrade({"schema_version": 7}, where="runs/x")
     document = {"schema_version": schema.SCHEMA_VERSION, "id": "x"}

@@ -12,7 +12,7 @@ import pytest
 from tests.store.samples import a_finished_run, a_network, a_step, add_steps, start
 
 from laptime.errors import RunError, RunExists
-from laptime.store import RunWriter, load, schema, tables
+from laptime.store import RunWriter, load, run_files, schema, tables
 from laptime.store import writer as writer_module
 
 RUN_KEYS = [
@@ -25,6 +25,7 @@ RUN_KEYS = [
     "environment",
     "summary",
     "outputs",
+    "health",
 ]
 
 
@@ -147,7 +148,7 @@ def test_an_empty_directory_is_taken(tmp_path):
 
 
 def test_two_processes_that_start_at_once_do_not_share_a_directory(tmp_path, monkeypatch):
-    monkeypatch.setattr(writer_module, "_refuse_if_taken", lambda directory, rank: None)
+    monkeypatch.setattr(writer_module, "refuse_if_taken", lambda directory, rank: None)
     first = start(tmp_path / "run")
     assert "is taken already" in refusal(tmp_path / "run")
     assert load(tmp_path / "run").id == first.id
@@ -279,7 +280,7 @@ def test_two_ranks_share_a_directory_in_whichever_order_they_come(tmp_path, firs
 
 
 def test_a_large_table_is_left_to_export_and_listed_as_such(tmp_path, monkeypatch):
-    monkeypatch.setattr(writer_module, "CSV_ROWS", 5)
+    monkeypatch.setattr(run_files, "CSV_ROWS", 5)
     writer = start(tmp_path / "run")
     add_steps(writer, range(6))
     writer.close("finished", {})

@@ -1,6 +1,5 @@
 """The loop: what it counts, how it goes on from a checkpoint, and how it ends."""
 
-import errno
 import os
 import signal
 
@@ -10,6 +9,7 @@ from torch import nn
 
 import laptime
 from laptime.errors import ConfigError, RunError, TrainingError
+from laptime.store.losses import find_losses
 from laptime.train import checkpoint, stopping
 from laptime.train.build import ready
 from laptime.train.config import Config, LoaderConfig
@@ -275,17 +275,42 @@ def test_a_loss_that_is_no_number_can_be_lived_with(tmp_path):
     assert training(tmp_path / "run", config).run().status == "finished"
 
 
-def test_a_full_disk_costs_the_checkpoint_and_nothing_else(tmp_path, monkeypatch):
-    def full(path, state):
-        raise OSError(errno.ENOSPC, "No space left on device")
+def test_a_disk_that_fills_up_costs_checkpoints_and_rows_and_the_training_goes_on(tmp_path, small_disk):
+    whole = training(tmp_path / "whole").run()
+    disk = small_disk()
+    out = disk.path / "run"
+    said, seen = [], []
 
-    monkeypatch.setattr(checkpoint, "save", full)
-    said = []
-    run = training(tmp_path / "run", say=said.append).run()
+    def fill(now):
+        if now.step == 7 and now.stage == "train":
+            disk.fill()
+        seen.append(now.loss)
+
+    config = configured(checkpoint={"every_steps": 2})
+    run = training(out, config, watch=fill, say=said.append).run()
     assert run.status == "finished"
-    assert len(losses(run)) == 15
-    assert "No space left" in said[0]
-    assert any("checkpoint" in note for note in run.summary["notes"])
+    assert len(seen) == 15 + 6
+    failed = [line for line in said if "checkpoint could not be written" in line]
+    assert failed == [
+        "a checkpoint could not be written (No space left on device); training goes on, the one before stays"
+    ]
+    assert run.health.failed_checkpoints >= 4
+    assert find_losses(run).lost["steps"] == 21 - len(run.steps) > 0
+    assert said[-1] == f"{out}: {21 - len(run.steps)} of 21 steps were lost: the disk was full"
+    assert checkpoint.load(out / "checkpoint" / "last.pt")["counts"]["step"] == 6
+    disk.free()
+    assert losses(training(out, config, resume=True).run()) == losses(whole)
+
+
+def test_a_disk_that_is_full_from_the_first_checkpoint_on_ends_nothing(tmp_path, small_disk):
+    disk = small_disk()
+    said = []
+    made = training(disk.path / "run", say=said.append)
+    made._watch = lambda now: disk.fill() if now.step == 1 else None
+    run = made.run()
+    assert run.status == "finished"
+    assert any("training goes on, there is none" in line for line in said)
+    assert not (disk.path / "run" / "checkpoint" / "last.pt").exists()
 
 
 def test_a_loader_worker_that_dies_is_told_in_one_line(tmp_path):

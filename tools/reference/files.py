@@ -9,21 +9,25 @@ from typing import Any
 
 from laptime import errors as errors_module
 from laptime.record import ACCOUNTS, Layer
+from laptime.store.health import Health
 from laptime.store.schema import TABLES
 from tools.reference.markdown import table
 from tools.reference.phrases import ACCOUNTS as ACCOUNT_PHRASES
-from tools.reference.phrases import COLUMNS, DOCUMENT, FIELDS, SHOWN
+from tools.reference.phrases import COLUMNS, DOCUMENT, FIELDS, HEALTH, SHOWN
 
 _RUN = """\
 ## The run directory
 
 Self-contained, readable while it is written, and never half-valid: every two seconds a part is written to a
-hidden name and renamed; a run that is killed loses what came after.
+hidden name and renamed; a run that is killed loses what came after. Rows that a full disk refuses wait in
+memory, 500,000 of each table at most, and are tried again; what is lost in the end is counted in `health`.
+Of a step that was taken again after a resume readers take the last attempt; both are in the files.
 
 ```text
 run.json          what the run is, below
 network.json      {"layers": […]}, in the order of the network
 workload.json     what its step asks of a machine, for predictions
+health-r1.json    `health` of another rank than the first, if that had trouble
 steps/*.parquet   a row for each step and rank
 layers/*.parquet  a row for each layer and phase of each step with layer times
 kernels/*.parquet a row for each kernel of the kernel-traced steps
@@ -55,8 +59,9 @@ def run_directory() -> str:
     document = _keys(DOCUMENT)
     layer = _keys({one.name: FIELDS[f"Layer.{one.name}"] for one in fields(Layer)})
     tables = [_table(name) for name in TABLES]
-    titles = ("### `run.json`\n", document, "### A layer of `network.json`\n", layer)
-    return "\n".join([_RUN, *titles, *tables, _VIEWS])
+    health = _keys({one.name: HEALTH[one.name] for one in fields(Health)})
+    keys = ("### `run.json`\n", document, "### `health` in `run.json`\n", health)
+    return "\n".join([_RUN, *keys, "### A layer of `network.json`\n", layer, *tables, _VIEWS])
 
 
 def _table(name: str) -> str:

@@ -62,11 +62,27 @@ DOCUMENT: Mapping[str, str] = {
     "environment": "machine, versions and settings",
     "summary": "what the recorder found out: overhead, shares, notes",
     "outputs": "paths of the files in this directory",
+    "health": "how the writing goes, below",
+}
+
+# `health` in `run.json`; the process that writes a run is in its heartbeat.
+HEALTH: Mapping[str, str] = {
+    "written_rows": "on disk, by table",
+    "waiting_rows": "refused by the disk and still in the writer's memory, by table: lost if it ends now",
+    "lost_rows": "given up, by table",
+    "last_step": "the highest number of a step that was to be written; steps are numbered without a gap",
+    "problem": "what the last writing could not do; null where it did all",
+    "reason": "why rows were last refused, in the system's words",
+    "since": "when rows were first refused",
+    "next_attempt": "when the waiting rows are tried again",
+    "failed_checkpoints": "how many could not be written",
+    "checkpoint_reason": "why, in the system's words",
 }
 
 # Top level of a run in `laptime show --json`.
 SHOWN: Mapping[str, str] = {
     "run": "id, path, status, configuration, environment, layers and parameters",
+    "health": "rows lost or waiting, by table; failed checkpoints; who writes it; `told`: that in sentences",
     "train": "books, layers, course and results of the training steps; null without any",
     "validation": "the same of the validation steps",
     "recorder": "what recording cost, and how that is known",

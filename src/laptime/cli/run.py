@@ -15,7 +15,7 @@ import typer
 from laptime.cli.options import Json, Layers, Out, granularity, step_numbers
 from laptime.cli.outcome import answer, say
 from laptime.cli.quiet import quiet_traces
-from laptime.errors import RunExists
+from laptime.errors import RunExists, ScriptError
 
 
 def run(
@@ -54,17 +54,25 @@ def run(
     _refuse_taken(place)
     quiet_traces()
     absolute = place.absolute()  # a script may change its working directory
-    with _stdout_to_stderr() if as_json else _as_it_is():
-        status = run_script(
-            Path(script),
-            arguments or [],
-            out=absolute,
-            every_step=every_step,
-            budget=budget,
-            layers=division,
-            kernels=traced,
-            module=module,
-        )
+    process = os.getpid()
+    try:
+        with _stdout_to_stderr() if as_json else _as_it_is():
+            status = run_script(
+                Path(script),
+                arguments or [],
+                out=absolute,
+                every_step=every_step,
+                budget=budget,
+                layers=division,
+                kernels=traced,
+                module=module,
+            )
+    except ScriptError:
+        if os.getpid() == process:
+            raise
+        status = 0  # a fork that trained nothing, as most do, and ended well
+    if os.getpid() != process:  # a fork of the script has ended: its parent tells of the run
+        raise typer.Exit(status)
     found = _found(absolute)
     if as_json:
         answer((found or {"run": None}) | {"exit_status": status})

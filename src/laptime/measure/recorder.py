@@ -84,6 +84,7 @@ class Recorder(Steps):
         rank: int = 0,
         resumed: Resumed | None = None,
         flush_s: float = FLUSH_S,
+        tell: Callable[[str], None] | None = None,
     ) -> None:
         if not 0 < budget <= 1:
             raise RecordingError(f"budget={budget} is a share of step time, such as 0.02 for 2 %")
@@ -105,6 +106,7 @@ class Recorder(Steps):
             self._config["network"] = class_names(self._given.values())
         self._flush_s = flush_s
         self._resumed = resumed
+        self._tell_trouble = tell  # how a disk that fails is told; by default as a warning
         self._status: str | None = None
         self.give_way: Callable[[], None] | None = None  # to another recording that is about to begin
         self._lost: set[Part] = set()  # what a fault of ours has ended
@@ -131,6 +133,7 @@ class Recorder(Steps):
                 self.add_network(name, network)
             # Only now: what is refused leaves no directory, so the corrected call can have the same one.
             self._writer = self._open_writer(environment(device))
+            self._writer.tell = self._tell_trouble or self._writer.tell
         except BaseException:
             self.instruments.detach()
             raise
@@ -164,7 +167,10 @@ class Recorder(Steps):
         return RunWriter.create(self.out, config=self._config, environment=here, rank=self._rank)
 
     def stop(self, status: str = "finished") -> None:
-        """Detach, close the books and the run. A step that was not finished is dropped. Idempotent."""
+        """Detach, close the books and the run. A step that was not finished is dropped. Idempotent.
+
+        In a fork of the process that records, it only detaches: the run is its parent's.
+        """
         if not self._active:
             return
         self._active = False
@@ -299,6 +305,10 @@ class Recorder(Steps):
     def note(self, text: str) -> None:
         """Keep a remark with the run's summary."""
         self.facts.note(text)
+
+    def checkpoint_failed(self, reason: str) -> None:
+        """Count a checkpoint that could not be written in the run's health."""
+        self._writer.checkpoint_failed(reason)
 
     def update(self, **facts: Mapping[str, Any]) -> None:
         """Add to the run's `summary`, `config` or `outputs`; the next flush writes it."""

@@ -52,6 +52,8 @@ class Settling:
         Read here and not in the background: with the driver and Python's lock to share, one event takes the
         background thread eight times as long, and the training thread waits for it.
         """
+        if self._writer.foreign:  # a fork of the process that records has no background thread
+            return
         if self._clock.deferred and raw.read is None:
             self._unread.append(raw)
             self._read_stamps(most=2)
@@ -62,6 +64,8 @@ class Settling:
 
     def flush(self, *, wait: bool = False) -> None:
         """Write what is known now; with `wait`, once the device has passed every step that has ended."""
+        if self._writer.foreign:
+            return
         if wait and self._unread:
             self._clock.wait(self._unread[-1].stamps[-1])
         self._read_stamps()
@@ -94,7 +98,7 @@ class Settling:
             if due or len(self._pending) >= ENOUGH:
                 self._settle()
             if due:
-                attempt(Part.RECORDING, self._writer.flush)
+                attempt(Part.RECORDING, self._writer.flush, patient=True)
                 flushed = time.monotonic()
         self._facts.background_s = time.thread_time()
 

@@ -17,12 +17,12 @@ from laptime.record.layers import LOSS_UNIT, OTHER_UNIT
 from laptime.report.devices import by_device
 from laptime.report.findings import look_first
 from laptime.report.forms import formed, sound
+from laptime.report.health import health
 from laptime.report.series import series
 from laptime.report.sparkline import course
 from laptime.report.words import mebibytes, plural
 from laptime.store import AccountSummaries, LayerSummary, Run
 from laptime.store.files import plain
-from laptime.store.selection import Columns
 
 METRICS = ("loss", "top1", "topn")
 NOUNS = {"train": "training", "validation": "validation"}
@@ -30,9 +30,9 @@ PSEUDO = (LOSS_UNIT, OTHER_UNIT)
 
 
 def content(run: Run) -> dict[str, Any]:
-    """`run`, `train`, `validation`, `recorder`, `kernels`, `lost`, `notes`, `look_first`: all there is."""
+    """`run`, `health`, `train`, `validation`, `recorder`, `kernels`, `lost`, `notes`, `look_first`: all."""
     run = sound(run)
-    found: dict[str, Any] = {"run": _facts(run)}
+    found: dict[str, Any] = {"run": _facts(run), "health": health(run)}
     for stage in Stage:
         found[stage.value] = _stage(run, stage)
     found["recorder"] = _recorder(run)
@@ -84,17 +84,12 @@ def _lost(run: Run) -> dict[str, str]:
 
 
 def _repeated(run: Run) -> list[str]:
-    """Steps past the checkpoint that a resume went on from: they are there once for each attempt."""
-    columns = Columns(run.stored("steps"), ("attempt", "rank", "step"))
-    if not columns.rows or not columns["attempt"].any():
-        return []
-    columns.only(columns["rank"] == columns["rank"].min())
-    taken = np.unique(np.stack([columns["step"], columns["attempt"]]), axis=1)[0]
-    count = int((np.unique(taken, return_counts=True)[1] > 1).sum())
+    """Steps past the checkpoint that a resume went on from: they were taken again."""
+    count = run.stored("steps").repeats().steps()
     if not count:
         return []
     were = f"{plural(count, 'step')} {'was' if count == 1 else 'were'}"
-    return [f"{were} taken twice after a resume, which went on from an earlier checkpoint; both are counted"]
+    return [f"{were} taken again after a resume, which went on from an earlier checkpoint; the last counts"]
 
 
 def _exchanged(run: Run) -> list[str]:

@@ -153,11 +153,14 @@ def _layer_bins(place: str, rows: str) -> str:
         FROM {rows} GROUP BY rank, layer, phase, bin"""
 
 
-# The clock of an attempt starts anew: attempts stand one after the other. Ranks log the same training, so
-# the lowest speaks for all.
+# An attempt follows where the one before ended, whether its clock goes on from a checkpoint or starts anew.
+# Ranks log the same training, so the lowest speaks for all.
 _LEARNING = f"""
-    WITH lasted AS (SELECT attempt, max(start_s + wall_s) AS length FROM steps GROUP BY attempt),
-         since AS (SELECT attempt, sum(length) OVER (ORDER BY attempt) - length AS before FROM lasted),
+    WITH lasted AS (SELECT attempt, min(start_s) AS began, max(start_s + wall_s) AS ended
+                    FROM steps GROUP BY attempt),
+         later AS (SELECT attempt, greatest(0, lag(ended, 1, 0) OVER (ORDER BY attempt) - began) AS by_s
+                   FROM lasted),
+         since AS (SELECT attempt, sum(by_s) OVER (ORDER BY attempt) AS before FROM later),
          chosen AS (SELECT s.*, before + start_s + wall_s AS at_s FROM steps s JOIN since USING (attempt)
                     WHERE rank = (SELECT min(rank) FROM steps)),
          reach AS ({_reach(BINS, "chosen")})

@@ -20,6 +20,7 @@ def results(trials: Sequence[tuple[str, str, Run | None]]) -> list[dict[str, Any
 def _row(name: str, status: str, run: Run | None) -> dict[str, Any]:
     row: dict[str, Any] = {"trial": name, "status": status, "path": str(run.path) if run else None}
     found = content(run) if run is not None else {}
+    row["lost_rows"] = found["health"]["lost_rows"] if found else {}
     for stage in ("train", "validation"):
         part = found.get(stage) or {}
         learned = part.get("results") or {}
@@ -41,7 +42,7 @@ def table(rows: Sequence[dict[str, Any]], width: int = 100, *, title: str = "tri
         gone = ["not finite" if key in row[stage]["not_finite"] else words.UNKNOWN for row in rows]
         return [other if value is None else write(value) for value, other in zip(values, gone, strict=True)]
 
-    statuses = [row["status"] for row in rows]
+    statuses = [f"{row['status']}, incomplete" if row["lost_rows"] else row["status"] for row in rows]
     lines = columns.table(
         [
             columns.Column(title=title, cells=[words.name(row["trial"]) for row in rows], words=True),

@@ -68,6 +68,7 @@ def print_lines(lines: Iterable[Text], to: Console) -> None:
 
 def brief(found: Mapping[str, Any]) -> Iterator[str]:
     """A run in a few lines, for the end of someone else's output."""
+    yield from map(one_line, found["health"]["told"])
     for stage in NOUNS:
         if found[stage]:
             yield ", ".join(_pace(found[stage]))
@@ -79,6 +80,8 @@ def brief(found: Mapping[str, Any]) -> Iterator[str]:
 def _lines(found: Mapping[str, Any], width: int, most: int | None, sort: str) -> Iterator[Text]:
     yield Text(one_line(found["run"]["path"]), style="bold")
     yield from map(painted, facts(_about(found["run"]), width, style="dim"))
+    for sentence in found["health"]["told"]:
+        yield from paragraph(one_line(sentence), width, style="bold red")
     stages = [stage for stage in NOUNS if found[stage]]
     for stage in stages:
         part = found[stage]

@@ -30,7 +30,7 @@ def replacing(path: Path, *, exclusive: bool = False) -> Iterator[IO[bytes]]:
     """
     if path.exists() and not path.is_file():  # renamed over, a device such as /dev/stdout would be gone
         raise OSError(errno.EINVAL, "it is there already and is no plain file", str(path))
-    hidden = path.with_name(f".{path.stem}.{os.getpid()}.tmp")
+    hidden = path.with_name(hidden_name(path.stem, os.getpid()))
     try:
         with open(hidden, "wb") as file:
             yield file
@@ -44,6 +44,42 @@ def replacing(path: Path, *, exclusive: bool = False) -> Iterator[IO[bytes]]:
         with suppress(OSError):
             hidden.unlink(missing_ok=True)
         raise
+
+
+def hidden_name(stem: str, process: int) -> str:
+    """What a file is called until it is complete; it tells whose it is."""
+    return f".{stem}.{process}.tmp"
+
+
+def hidden_owner(name: str) -> tuple[str, int] | None:
+    """The stem and the process of a hidden name; None for any other name."""
+    stem, _, process = name.removesuffix(".tmp").rpartition(".")
+    hidden = name.startswith(".") and name.endswith(".tmp") and len(stem) > 1 and process.isdecimal()
+    return (stem[1:], int(process)) if hidden else None
+
+
+class Reserve:
+    """Space on the disk that is given up for a small file when there is none left."""
+
+    def __init__(self, path: Path, size: int) -> None:
+        self._path, self._size = path, size
+        self.take()
+
+    def take(self) -> None:
+        """Have it, if that is possible."""
+        try:
+            if not self._path.exists():
+                self._path.write_bytes(bytes(self._size))  # written, since a hole would reserve nothing
+        except OSError:
+            self.release()
+
+    def release(self) -> bool:
+        """Give it up; False where there was none."""
+        try:
+            self._path.unlink()
+        except OSError:
+            return False
+        return True
 
 
 def _sync(descriptor: int) -> None:

@@ -46,7 +46,7 @@ def is_alive(heartbeat: Mapping[str, Any]) -> bool:
     pid = heartbeat.get("pid")
     if heartbeat.get("host") == socket.gethostname() and isinstance(pid, int) and sys.platform != "win32":
         boots = {heartbeat.get("boot_id"), boot_id()} - {None}
-        return len(boots) < 2 and _lives(pid, heartbeat.get("started"))
+        return len(boots) < 2 and process_lives(pid, heartbeat.get("started"))
     try:
         last = datetime.fromisoformat(str(heartbeat.get("time")))
         return (datetime.now(UTC) - last).total_seconds() <= STALE_S
@@ -54,7 +54,8 @@ def is_alive(heartbeat: Mapping[str, Any]) -> bool:
         return False
 
 
-def _lives(pid: int, started: Any) -> bool:
+def process_lives(pid: int, started: Any = None) -> bool:
+    """Whether a process of this machine runs; `started` tells it from a later one with its number."""
     state, now_started = _process(pid)
     if state is not None:
         # A process number comes back: in a restarted container training is process 1 every time.

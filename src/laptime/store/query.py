@@ -15,6 +15,7 @@ import pyarrow as pa
 
 from laptime.errors import QueryError, RunError
 from laptime.store.files import one_line, text_of
+from laptime.store.repeats import KEY
 from laptime.store.run import RUN_FILE, Run, load
 from laptime.store.schema import TABLES, TableSchema
 
@@ -39,7 +40,8 @@ def query(sql: str, runs: Path | str | Sequence[Path | str]) -> Answer:
     """Run `sql` over the views `runs`, `steps`, `layers` and `kernels`.
 
     `runs` is a folder that is searched for runs, or a list of run directories. Every table has a column
-    `run`, the id in the view `runs`. Runs that cannot be read are left out and named in `warnings`.
+    `run`, the id in the view `runs`; of a step that was taken again after a resume it has the last attempt.
+    Runs that cannot be read are left out and named in `warnings`.
     """
 
     def answer(connection: DuckDBPyConnection) -> Any:
@@ -155,11 +157,18 @@ def _create_views(connection: DuckDBPyConnection, runs: Sequence[Run]) -> None:
     plain = ", ".join(_RUN_COLUMNS[:4])
     as_json = ", ".join(f"{name}::JSON AS {name}" for name in _RUN_COLUMNS[4:])
     connection.execute(f"CREATE VIEW runs AS SELECT {plain}, {as_json} FROM _runs")
+    repeated = [(run.id, *key) for run in runs for key in run.stored("steps").repeats().keys()]  # noqa: SIM118
+    if repeated:
+        names = ("run", *KEY)
+        columns = [list(column) for column in zip(*repeated, strict=True)]
+        connection.register("_repeated", pa.table(dict(zip(names, columns, strict=True))))
     for table in TABLES.values():
-        _create_view(connection, table, runs)
+        _create_view(connection, table, runs, left_out="_repeated" if repeated else None)
 
 
-def _create_view(connection: DuckDBPyConnection, table: TableSchema[Any], runs: Sequence[Run]) -> None:
+def _create_view(
+    connection: DuckDBPyConnection, table: TableSchema[Any], runs: Sequence[Run], *, left_out: str | None
+) -> None:
     files = [(str(part), run.id) for run in runs for part in run.stored(table.name).parts()]
     files = [(str(Path(file).resolve()), run) for file, run in files]
     if not files:
@@ -173,10 +182,13 @@ def _create_view(connection: DuckDBPyConnection, table: TableSchema[Any], runs: 
     listed = ", ".join("'" + _pattern(Path(file)).replace("'", "''") + "'" for file, _ in files)
     # Without hive_partitioning=false a folder called lr=0.1, as a sweep makes, would become a column.
     source = f"read_parquet([{listed}], filename = true, hive_partitioning = false)"
-    connection.execute(
-        f"CREATE VIEW {table.name} AS SELECT owner.run, part.* EXCLUDE (filename) "
+    rows = (
+        f"SELECT owner.run, part.* EXCLUDE (filename) "
         f"FROM {source} AS part JOIN _{table.name} AS owner ON part.filename = owner.file"
     )
+    if left_out is not None:  # steps that a later attempt took again
+        rows = f"SELECT * FROM ({rows}) ANTI JOIN {left_out} USING (run, {', '.join(KEY)})"
+    connection.execute(f"CREATE VIEW {table.name} AS {rows}")
 
 
 def _pattern(path: Path) -> str:

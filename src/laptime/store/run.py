@@ -17,6 +17,7 @@ from laptime.record.layers import OTHER_UNIT
 from laptime.store import schema
 from laptime.store.account_summary import AccountSummaries, summarize_accounts
 from laptime.store.files import first_line, one_line
+from laptime.store.health import Health
 from laptime.store.heartbeat import is_alive
 from laptime.store.layer_summary import LayerSummaries, summarize_layers
 from laptime.store.stored import StoredTable
@@ -26,13 +27,16 @@ NETWORK_FILE = "network.json"
 WORKLOAD_FILE = "workload.json"
 _KEYS = {
     **dict.fromkeys(("id", "status", "created"), str),
-    **dict.fromkeys(("heartbeat", "config", "environment", "summary", "outputs"), dict),
+    **dict.fromkeys(("heartbeat", "config", "environment", "summary", "outputs", "health"), dict),
 }
 STATUSES = ("running", "finished", "failed", "interrupted")
 
 
 class Steps(Sequence[Step]):
-    """The steps of a run: rank by rank, each in the order it happened. Counting them reads no rows."""
+    """The steps of a run: rank by rank, each in the order it happened; of one taken again, the last.
+
+    Counting them reads no rows, unless the run was resumed.
+    """
 
     def __init__(self, stored: StoredTable[Step]) -> None:
         self._stored = stored
@@ -42,7 +46,7 @@ class Steps(Sequence[Step]):
 
     @cached_property
     def _count(self) -> int:
-        return self._stored.check()
+        return self._stored.check() - self._stored.repeats().rows
 
     @cached_property
     def table(self) -> Any:
@@ -98,6 +102,8 @@ class Run:
         self.summary: dict[str, Any] = document["summary"]
         self.outputs: dict[str, str] = document["outputs"]
         self.heartbeat: dict[str, Any] = document["heartbeat"]
+        self.health = Health.of(document["health"])
+        self.closed = self.status != "running"  # by its writer, which said how it ended
         if self.status == "running" and not is_alive(self.heartbeat):
             self.status = "interrupted"
 
@@ -145,6 +151,12 @@ class Run:
     def kernel_table(self) -> Any:
         """Every kernel of the kernel-traced steps as one Arrow table."""
         return self.stored("kernels").read()
+
+    @property
+    def last_attempt(self) -> int:
+        """The highest attempt of any row; -1 without rows."""
+        found = [self.stored(name).last_attempt() for name in schema.TABLES]
+        return max((one for one in found if one is not None), default=-1)
 
     @property
     def disturbed(self) -> list[int]:

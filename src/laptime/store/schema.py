@@ -17,7 +17,7 @@ import pyarrow as pa
 from laptime.errors import DamagedRun, NewerSchema
 from laptime.record import ACCOUNTS, How, KernelTime, LayerTime, Phase, Stage, Step
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 
 Value = TypeVar("Value", Step, LayerTime, KernelTime)
 
@@ -178,8 +178,15 @@ def from_columns(name: str, columns: Mapping[str, Any]) -> Any:
     return TABLES[name].from_columns(columns)
 
 
+def _with_health(document: dict[str, Any]) -> dict[str, Any]:
+    """Version 1 kept no account of its writing but the rows it dropped, in its summary."""
+    summary = document.get("summary")
+    dropped = summary.get("dropped_rows") if isinstance(summary, Mapping) else None
+    return {**document, "schema_version": 2, "health": {"lost_rows": dropped} if dropped else {}}
+
+
 # From version n to n + 1, by n. A change to a table's columns also needs a cast where parts are read.
-UPGRADES: Mapping[int, Callable[[dict[str, Any]], dict[str, Any]]] = {}
+UPGRADES: Mapping[int, Callable[[dict[str, Any]], dict[str, Any]]] = {1: _with_health}
 
 
 def upgrade(document: dict[str, Any], *, where: str) -> dict[str, Any]:

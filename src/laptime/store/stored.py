@@ -1,4 +1,7 @@
-"""A table of a run as it lies on disk: read row group by row group, also while it is being written."""
+"""A table of a run as it lies on disk: read row group by row group, also while it is being written.
+
+Steps that a later attempt took again are left out of what is read (`repeats`), with their layers and kernels.
+"""
 
 from __future__ import annotations
 
@@ -9,11 +12,14 @@ from pathlib import Path
 from typing import Any, Generic
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from laptime.errors import DamagedRun, RunError
 from laptime.store.files import first_line, one_line
 from laptime.store.parts import Part, live, open_part
+from laptime.store.repeats import KEY, NONE, Repeats, find_repeats
 from laptime.store.schema import TableSchema, Value
+from laptime.store.schema import steps as steps_schema
 
 _RELISTS = 20  # a part merged away while it was to be read: list again; a run merges once in many seconds
 
@@ -24,14 +30,43 @@ class StoredTable(Generic[Value]):
 
     directory: Path
     schema: TableSchema[Value]
+    every_attempt: bool = False  # whether steps that were taken again are read as often as they were taken
 
     def parts(self) -> list[Path]:
         """The part files to read, rank by rank and in order."""
         return [part.path for part in live(self.directory)]
 
     def check(self) -> int:
-        """How many rows there are. Reads every footer and raises DamagedRun for the first that is broken."""
+        """How many rows are on disk, those of steps that were taken again included.
+
+        Reads every footer and raises DamagedRun for the first that is broken.
+        """
         return sum(rows for rows, _ in self._walk(columns=[], steps=range(0)))
+
+    def rows_of(self, rank: int) -> int:
+        """How many rows a rank has on disk."""
+        return sum(
+            open_part(part.path).metadata.num_rows for part in live(self.directory) if part.rank == rank
+        )
+
+    def repeats(self) -> Repeats:
+        """Which steps of the run were taken again. Footers tell where there was one attempt, as mostly."""
+        steps = StoredTable(directory=self.directory.parent / steps_schema.name, schema=steps_schema)
+        if steps.last_attempt() in (None, 0):
+            return NONE
+        groups = [table for _, table in steps._walk(columns=list(KEY), steps=None) if table is not None]
+        return find_repeats(pa.concat_tables(groups)) if groups else NONE
+
+    def last_attempt(self) -> int | None:
+        """The highest attempt of any row; None without rows."""
+        found: list[int] = []
+        for path in self.parts():
+            try:
+                with _naming(path), open_part(path) as parquet:
+                    found += _attempts(parquet)
+            except FileNotFoundError:  # merged away since; its rows are in the part that took its place
+                return self.last_attempt()
+        return max(found, default=None)
 
     def read(
         self, columns: Sequence[str] | None = None, *, coded: bool = False, steps: range | None = None
@@ -49,10 +84,12 @@ class StoredTable(Generic[Value]):
         self, columns: Sequence[str] | None = None, *, coded: bool = False, steps: range | None = None
     ) -> Iterator[Any]:
         """Tables of some 100,000 rows, in order. `steps` passes over row groups that hold none of them."""
-        wanted = self.schema.arrow.names if columns is None else list(columns)
-        for _, table in self._walk(columns=wanted, steps=steps, coded=coded):
+        wanted: list[str] = self.schema.arrow.names if columns is None else list(columns)
+        repeats = NONE if self.every_attempt else self.repeats()
+        needed = list(dict.fromkeys((*wanted, *KEY))) if repeats else wanted
+        for _, table in self._walk(columns=needed, steps=steps, coded=coded):
             if table is not None:
-                yield table
+                yield repeats.without(table).select(wanted) if repeats else table
 
     def _walk(
         self, *, columns: list[str], steps: range | None, coded: bool = False
@@ -95,6 +132,16 @@ class StoredTable(Generic[Value]):
                         table = parquet.read_row_group(group, columns=columns).slice(skip)
                 yield rows - skip, table
                 skip = 0
+
+
+def _attempts(parquet: Any) -> list[int]:
+    """The highest attempts in a part, by its footer; from its rows, where an older laptime wrote it."""
+    place = parquet.schema_arrow.names.index("attempt")
+    groups = [parquet.metadata.row_group(group) for group in range(parquet.num_row_groups)]
+    bounds = [group.column(place).statistics for group in groups if group.num_rows]
+    if all(one is not None and one.has_min_max for one in bounds):
+        return [int(one.max) for one in bounds]
+    return [int(pc.max(parquet.read(columns=["attempt"])["attempt"]).as_py() or 0)]
 
 
 def _may_hold(facts: Any, steps: range | None) -> bool:

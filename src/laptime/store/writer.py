@@ -2,50 +2,55 @@
 
 from __future__ import annotations
 
-import json
-import secrets
+import os
 import threading
-from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from laptime.errors import RunError, RunExists
 from laptime.record import Layer
-from laptime.store import heartbeat, tables
-from laptime.store.files import first_line, one_line, plain, replacing, write_json
-from laptime.store.parts import PartWriter, live
-from laptime.store.run import NETWORK_FILE, RUN_FILE, STATUSES, WORKLOAD_FILE, Run, read_document
+from laptime.store import heartbeat
+from laptime.store.directory import new_id, refuse_if_taken, remove_leftovers
+from laptime.store.files import first_line, one_line, plain, write_json
+from laptime.store.health import Health, lost_sentence, warn
+from laptime.store.losses import settled
+from laptime.store.parts import PartWriter
+from laptime.store.row_buffer import RowBuffer
+from laptime.store.run import RUN_FILE, STATUSES, Run, read_document
+from laptime.store.run_files import RunFiles
 from laptime.store.schema import SCHEMA_VERSION, TABLES
+from laptime.store.trouble import Trouble
 
 BUFFERED_ROWS = 500_000  # per table, some 65 MB of layer rows: what a full disk may cost in memory
-CSV_ROWS = 1_000_000  # 100 MB of CSV; a larger table is left to `laptime export`
-
-_WRITING = (OSError, pa.ArrowException)  # what a full or failing disk raises; never let into a training loop
 
 
 class RunWriter:
     """One rank's writer of a run directory. Rank 0 alone writes `run.json` and `network.json`.
 
     `append` and `update` only touch memory, so a training loop may call them while another thread flushes.
-    A flush that fails keeps its rows, says so in `problem`, and is tried again by the next one.
+    A flush that fails keeps its rows, says so in `problem` and once by `tell`, and the next one tries again.
+    Only the process that opened the run writes to it: in a fork of it every call does nothing.
     """
 
     def __init__(self, path: Path, rank: int, document: dict[str, Any]) -> None:
         self.path = path
         self.rank = rank
         self.problem: str | None = None
-        self.dropped = dict.fromkeys(TABLES, 0)  # rows lost to a disk that stayed full
+        self.tell: Callable[[str], None] = warn
+        self._process = os.getpid()
         self._document = document
+        self._before = Health.of(document["health"])  # of earlier attempts
+        self._trouble = Trouble()
         self._parts = {name: PartWriter(path / name, table, rank) for name, table in TABLES.items()}
-        self._buffers: dict[str, deque[Any]] = {name: deque() for name in TABLES}
-        self._buffered = dict.fromkeys(TABLES, 0)
+        self._buffers = {name: RowBuffer() for name in TABLES}
+        self._last_step = self._before.last_step
         self._memory = threading.Lock()  # the buffers and the document; held for moments
         self._disk = threading.RLock()  # one flush at a time; held while writing
-        self._workload: Callable[[], Mapping[str, Any] | None] | None = None  # not on disk yet
+        self._files = RunFiles(path, rank, self.update)
         self._closed = False
 
     @classmethod
@@ -72,10 +77,12 @@ class RunWriter:
             "environment": plain(dict(environment)),
             "summary": {},
             "outputs": {},
+            "health": {},
         }
         try:
             directory.mkdir(parents=True, exist_ok=True)
-            _refuse_if_taken(directory, rank)
+            remove_leftovers(directory, rank)
+            refuse_if_taken(directory, rank)
             if rank == 0:
                 write_json(directory / RUN_FILE, document, exclusive=True)
         except FileExistsError:
@@ -95,14 +102,19 @@ class RunWriter:
             raise RunError(
                 f"{one_line(directory)} is written by process {run.heartbeat.get('pid')}; end that first"
             )
+        remove_leftovers(directory, rank)
         document = read_document(directory)
         document |= {"status": "running", "heartbeat": heartbeat.beat()}
         document["environment"] = plain(dict(environment)) if environment else document["environment"]
+        document["health"] = settled(run, rank).document()
         writer = cls(directory, rank, document)
         for parts in writer._parts.values():
             parts.go_on()
-        if rank == 0:
-            write_json(directory / RUN_FILE, document)
+        try:
+            if rank == 0:
+                write_json(directory / RUN_FILE, document)
+        except OSError as error:
+            raise RunError(f"no run can be written to {one_line(directory)}: {first_line(error)}") from error
         return writer
 
     @property
@@ -114,47 +126,89 @@ class RunWriter:
     def closed(self) -> bool:
         return self._closed
 
+    @property
+    def foreign(self) -> bool:
+        """Whether this is a fork of the process that opened the run."""
+        return os.getpid() != self._process
+
+    @property
+    def health(self) -> Health:
+        """How the writing goes, attempts before this one included."""
+        with self._memory:
+            return self._health()
+
+    def _health(self) -> Health:
+        before, buffers = self._before, self._buffers
+        return self._trouble.health(
+            written_rows={
+                name: before.written_rows.get(name, 0) + one.written for name, one in buffers.items()
+            },
+            waiting_rows={name: one.waiting for name, one in buffers.items()},
+            lost_rows={name: before.lost_rows.get(name, 0) + one.lost for name, one in buffers.items()},
+            last_step=self._last_step,
+            problem=self.problem,
+            before=before,
+        )
+
     def append(self, table_name: str, rows: Any) -> None:
         """Buffer rows, as `schema.TABLES[table_name]` makes them. Costs microseconds and writes nothing."""
         schema = TABLES[table_name].arrow
         if not rows.schema.equals(schema):
             rows = rows.select(schema.names).cast(schema)
+        if self.foreign:
+            return
         if self._closed:
             raise RunError(f"the run at {one_line(self.path)} is closed; no rows can be added")
+        buffer = self._buffers[table_name]
         with self._memory:
-            self._buffers[table_name].append(rows)
-            self._buffered[table_name] += rows.num_rows
-            full = self._buffered[table_name] > BUFFERED_ROWS
+            buffer.append(rows)
+            full = buffer.rows > BUFFERED_ROWS
         if full and self.problem is None:
             self.flush()
         if full:
-            self._trim(table_name)
+            with self._memory:
+                buffer.trim(BUFFERED_ROWS)
 
-    def flush(self) -> None:
-        """Write what is buffered, one part per table, and the heartbeat. Never raises for a disk."""
-        with self._disk:
-            problems = [self._write(name) for name in TABLES]
-            problems.append(self._write_workload())
-            problems.append(self._write_document())
-            self.problem = next((problem for problem in problems if problem), None)
+    def flush(self, *, patient: bool = False) -> None:
+        """Write what is buffered, one part per table, and the heartbeat. Never raises for a disk.
 
-    def network(self, layers: Sequence[Layer]) -> None:
-        """Write the layers, in order."""
-        if self.rank != 0:
+        `patient` leaves a disk that refused rows in peace until the next attempt is due.
+        """
+        if self.foreign:
             return
         with self._disk:
-            try:
-                document = {"schema_version": SCHEMA_VERSION, "layers": list(layers)}
-                write_json(self.path / NETWORK_FILE, document)
-            except OSError as error:
-                self.problem = f"{NETWORK_FILE} could not be written: {first_line(error)}"
-                return
-        self.update(outputs={"network": NETWORK_FILE})
+            if not patient or self._trouble.attempt_due:
+                problems = [self._write(name) for name in TABLES]
+                self._trouble.rows = next((problem for problem in problems if problem), None)
+                self._trouble.plan_attempt(any(buffer.waiting for buffer in self._buffers.values()))
+            problems = [self._trouble.rows, self._files.write_network(), self._files.write_workload()]
+            self.problem = next((problem for problem in problems if problem), None)
+            refused = self._write_document()
+            self.problem = self.problem or refused
+            if self.problem is not None and not self._trouble.told:
+                self._trouble.told = True
+                self.tell(
+                    f"{one_line(self.path)}: {self.problem}; the training goes on, writing is tried again"
+                )
+
+    def network(self, layers: Sequence[Layer]) -> None:
+        """Write the layers, in order; on a disk that refuses them, with the next flush."""
+        if self.rank != 0 or self.foreign:
+            return
+        with self._disk:
+            self._files.network(layers)
+            self.problem = self._files.write_network() or self.problem
 
     def workload(self, make: Callable[[], Mapping[str, Any] | None]) -> None:
         """Have the next flush write what a step asks of a machine; made there, off the training thread."""
-        if self.rank == 0:
-            self._workload = make
+        if self.rank == 0 and not self.foreign:
+            self._files.workload(make)
+
+    def checkpoint_failed(self, reason: str) -> None:
+        """Count a checkpoint that could not be written."""
+        if not self.foreign:
+            self._trouble.failed_checkpoints += 1
+            self._trouble.checkpoint_reason = reason
 
     def update(
         self,
@@ -165,6 +219,8 @@ class RunWriter:
         outputs: Mapping[str, Any] | None = None,
     ) -> None:
         """Add to what `run.json` says; the next flush writes it. `outputs` are paths relative to the run."""
+        if self.foreign:
+            return
         given = {"summary": summary, "config": config, "environment": environment, "outputs": outputs}
         # Copied now: the caller may go on changing what it handed over.
         copies = {key: plain(dict(value)) for key, value in given.items() if value}
@@ -179,141 +235,72 @@ class RunWriter:
         """
         if status not in STATUSES or status == "running":
             raise ValueError(f"a run closes as {', '.join(STATUSES[1:])}, not {status!r}")
+        if self.foreign:
+            return
         with self._disk:
             if self._closed:
                 return
             self.update(summary=summary)
             with self._memory:
                 self._document["status"] = status
+            self._trouble.told = True  # what follows is told below, with the rows that it cost
             self.flush()  # the status first: a kill while merging does not make a finished run interrupted
             self._compact_all()
-            if self.rank == 0:
-                self._write_csv()
-                self.problem = self._write_document() or self.problem
+            with self._memory:
+                document = dict(self._document)
+            self.problem = self._files.write_csv(document) or self.problem
+            self.problem = self._write_document() or self.problem
+            self._files.release()
             self._closed = self.problem is None
+            self._tell_end()
+
+    def _tell_end(self) -> None:
+        """Say what was lost; it waits in memory still, but whoever closes a run is about to end."""
+        counts = {name: (one.lost + one.waiting, one.written) for name, one in self._buffers.items()}
+        for name, (lost, written) in counts.items():
+            if lost:
+                sentence = lost_sentence(name, lost, lost + written, self._trouble.reason)
+                self.tell(f"{one_line(self.path)}: {sentence}")
+                return
+        if self.problem is not None:
+            self.tell(f"{one_line(self.path)}: {self.problem}")
 
     def _write(self, name: str) -> str | None:
         """Write one table's buffered rows. What went wrong, or None."""
+        buffer = self._buffers[name]
         with self._memory:
-            pieces, rows = self._buffers[name], self._buffered[name]
-            self._buffers[name], self._buffered[name] = deque(), 0
-        if rows:
+            pieces = buffer.take()
+        if pieces:
+            rows = pa.concat_tables(pieces).combine_chunks()
+            if name == "steps":
+                self._last_step = max(self._last_step or 0, pc.max(rows["step"]).as_py() or 0)
             try:
-                self._parts[name].write(pa.concat_tables(pieces).combine_chunks())
-            except _WRITING as error:
-                self._give_back(name, pieces, rows)
-                return f"{rows} rows of {name} are not on disk yet: {first_line(error)}"
+                self._parts[name].write(rows)
+            except Exception as error:  # mostly a disk; whatever it is, the rows are kept
+                with self._memory:
+                    buffer.give_back(pieces)
+                    buffer.trim(BUFFERED_ROWS)
+                self._trouble.refuse(first_line(error))
+                return f"{rows.num_rows} rows of {name} are not on disk yet: {first_line(error)}"
+            with self._memory:
+                buffer.wrote(rows.num_rows)
             self.update(outputs={name: name})
         try:
             self._parts[name].compact()
-        except _WRITING as error:
+        except Exception as error:
             return f"the parts of {name} could not be merged: {first_line(error)}"
         return None
 
-    def _give_back(self, name: str, pieces: deque[Any], rows: int) -> None:
-        with self._memory:
-            pieces.extend(self._buffers[name])
-            self._buffers[name] = pieces
-            self._buffered[name] += rows
-        self._trim(name)
-
-    def _trim(self, name: str) -> None:
-        """Drop the oldest rows past the bound, and count them: no training runs out of memory for us."""
-        with self._memory:
-            while self._buffered[name] > BUFFERED_ROWS and self._buffers[name]:
-                lost = self._buffers[name].popleft().num_rows
-                self._buffered[name] -= lost
-                self.dropped[name] += lost
-            if self.dropped[name]:
-                lost_rows = {table: lost for table, lost in self.dropped.items() if lost}
-                self._document["summary"] = self._document["summary"] | {"dropped_rows": lost_rows}
-
-    def _write_workload(self) -> str | None:
-        make, self._workload = self._workload, None
-        if make is None:
-            return None
-        try:
-            document = make()
-            if document is not None:
-                with replacing(self.path / WORKLOAD_FILE) as file:  # compact: it has a row for each operation
-                    file.write(json.dumps(document).encode())
-        except OSError as error:
-            return f"{WORKLOAD_FILE} could not be written: {first_line(error)}"
-        except Exception as error:  # a fault of ours must not keep the steps from the disk
-            self.update(summary={"workload": {"read": False, "reason": first_line(error)}})
-            return None
-        if document is not None:
-            self.update(outputs={"workload": WORKLOAD_FILE})
-        return None
-
     def _write_document(self) -> str | None:
-        if self.rank != 0:
-            return None
         with self._memory:
-            self._document["heartbeat"] = heartbeat.beat()
+            health = self._health()
+            self._document |= {"heartbeat": heartbeat.beat(), "health": health.document()}
             document = dict(self._document)
-        try:
-            write_json(self.path / RUN_FILE, document)
-        except OSError as error:
-            return f"{RUN_FILE} could not be written: {first_line(error)}"
-        return None
+        return self._files.write_document(document, health)
 
     def _compact_all(self) -> None:
         for name, parts in self._parts.items():
             try:
                 parts.compact_all()
-            except _WRITING as error:
+            except Exception as error:
                 self.problem = f"the parts of {name} could not be merged: {first_line(error)}"
-
-    def _write_csv(self) -> None:
-        try:
-            written = tables.write_csv(Run(self.path, self._document), most_rows=CSV_ROWS)
-        except (*_WRITING, RunError) as error:
-            self.problem = f"the CSV files could not be written: {first_line(error)}"
-            return
-        self.update(outputs={f"csv_{path.stem}": path.relative_to(self.path).as_posix() for path in written})
-        left_out = {"layers", "iterations"} - {path.stem for path in written}
-        if left_out:
-            names = [f"csv/{name}.csv" for name in sorted(left_out)]
-            self.update(summary={"left_to_export": names})  # listed, so that nobody looks for it in vain
-
-
-def new_id() -> str:
-    """A run id: the time in UTC, so that ids sort, and six random digits, so that none comes twice."""
-    return f"{datetime.now(UTC):%Y%m%d-%H%M%S}-{secrets.token_hex(3)}"
-
-
-def _refuse_if_taken(directory: Path, rank: int) -> None:
-    """Raise RunExists unless this rank may start a run here."""
-    shown = one_line(directory)
-    if (directory / RUN_FILE).exists():
-        run = Run.load(directory) if rank else None
-        if run is None or run.status != "running":
-            raise RunExists(f"{shown} already holds a run; give another directory")
-    if any(part.rank == rank for name in TABLES for part in live(directory / name)):
-        raise RunExists(f"{shown} already holds rows of rank {rank}; give another directory")
-    foreign = sorted(entry.name for entry in directory.iterdir() if entry.name not in TABLES)
-    if rank == 0 and foreign:
-        raise RunExists(f"{shown} is not empty (it holds {one_line(foreign[0])}); give another directory")
-
-
-def discard(path: Path) -> bool:
-    """Delete a run that was a false start; False, with nothing deleted, if its folder holds anything else."""
-    folders = {"csv", *TABLES}
-    mine = [path / RUN_FILE, path / NETWORK_FILE, path / WORKLOAD_FILE]
-    for folder in folders:
-        mine += [file for file in (path / folder).glob("*") if file.suffix in (".parquet", ".csv", ".tmp")]
-    found = {
-        file
-        for file in path.rglob("*")
-        if not (file.is_dir() and file.parent == path and file.name in folders)
-    }
-    if not found <= set(mine):
-        return False
-    for file in found:
-        file.unlink(missing_ok=True)
-    for folder in sorted(folders):
-        if (path / folder).is_dir():
-            (path / folder).rmdir()
-    path.rmdir()
-    return True

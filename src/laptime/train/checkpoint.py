@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import random
+import shlex
 from pathlib import Path
-from typing import Any
+from typing import IO, Any, cast
 
 import numpy as np
 import torch
 
 from laptime.errors import TrainingError
+from laptime.store.directory import unused
 from laptime.store.files import first_line, one_line, replacing
 
 FOLDER = "checkpoint"
@@ -44,22 +46,53 @@ def save(path: Path, state: dict[str, Any]) -> None:
     """Write a state under a hidden name, then rename it: a kill leaves the one before."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with replacing(path) as file:
-        torch.save({"version": VERSION, **state}, file)
+        disk = _Disk(file)
+        try:
+            torch.save({"version": VERSION, **state}, cast(IO[bytes], disk))
+        except RuntimeError as error:
+            raise disk.refusal or error from None
+
+
+class _Disk:
+    """A file as torch.save sees it. Torch's own error does not say that a disk is full; this one knows."""
+
+    def __init__(self, file: IO[bytes]) -> None:
+        self._file = file
+        self.refusal: OSError | None = None
+
+    def write(self, data: Any) -> int:
+        try:
+            return self._file.write(data)
+        except OSError as error:
+            self.refusal = error
+            raise
+
+    def flush(self) -> None:
+        self._file.flush()
+
+
+def anew(path: Path) -> str:
+    """How to train from the beginning where a checkpoint is of no use: its directory may be taken."""
+    out = path.parent.parent
+    if not out.exists() or not any(out.iterdir()):
+        return "start without --resume"
+    return f"start anew without --resume and with --out {shlex.quote(str(unused(out)))}"
 
 
 def load(path: Path) -> dict[str, Any]:
     """A state on the CPU, read without running anything that a stranger might have put into it."""
     if not path.exists():
-        raise TrainingError(f"there is no checkpoint {one_line(path)}; start without --resume")
+        raise TrainingError(f"there is no checkpoint {one_line(path)}; {anew(path)}")
     try:
         state: dict[str, Any] = torch.load(path, map_location="cpu", weights_only=True)
         version = state["version"]
     except Exception as error:
         raise TrainingError(
-            f"the checkpoint {one_line(path)} cannot be read ({first_line(error)}); start without --resume"
+            f"the checkpoint {one_line(path)} cannot be read ({first_line(error)}); {anew(path)}"
         ) from error
     if version != VERSION:
         raise TrainingError(
-            f"the checkpoint {one_line(path)} has version {version}, this laptime reads {VERSION}; start anew"
+            f"the checkpoint {one_line(path)} has version {version}, this laptime reads {VERSION}; "
+            f"{anew(path)}"
         )
     return state

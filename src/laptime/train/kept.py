@@ -80,5 +80,6 @@ class Kept:
         except (KeyError, ValueError, RuntimeError, TypeError) as error:
             raise TrainingError(
                 f"the checkpoint does not fit this configuration ({first_line(error)}); "
-                "use the configuration it was made with, or start without --resume"
+                "use the configuration it was made with, or "
+                f"{checkpoint.anew(out / checkpoint.FOLDER / checkpoint.LAST)}"
             ) from error

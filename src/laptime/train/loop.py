@@ -20,7 +20,7 @@ from torch.amp import GradScaler
 from laptime.errors import TrainingError
 from laptime.measure.recorder import Recorder, Resumed
 from laptime.record import Stage
-from laptime.store import Run
+from laptime.store import Run, load
 from laptime.store.files import first_line
 from laptime.train import checkpoint
 from laptime.train.agreement import Agreement
@@ -69,6 +69,7 @@ class Training:
         self._scheduled = config.schedule.name != "constant" or config.schedule.warmup_steps > 0
         self._interruption = Interruption(say)
         self._agreement: Agreement | None = None
+        self._checkpoint_fails = False
         self._tried = False  # whether the network has taken a batch yet
         self._glance = Glance(self._device)
         self._exchange = Exchange(self._ranks.ranks, self._device)
@@ -84,6 +85,11 @@ class Training:
         if resume:
             found = checkpoint.load(out / checkpoint.FOLDER / checkpoint.LAST)
             self._counts, self._random = self._kept.restore(found, out)
+            self._counts.attempt = max(self._ranks.gather(self._next_attempt()))
+
+    def _next_attempt(self) -> int:
+        """One more than the run has seen: a checkpoint may have been gone on from before."""
+        return max(self._counts.attempt, load(self.out).last_attempt + 1)
 
     @property
     def place(self) -> Place:
@@ -155,6 +161,7 @@ class Training:
             config=self._document(),
             rank=self._ranks.rank,
             resumed=resumed,
+            tell=None if self._ranks.rank else self._say,
         )
 
     def _document(self) -> dict[str, Any]:
@@ -374,7 +381,7 @@ class Training:
         return self._kept.collect(self._counts)
 
     def _save(self, recorder: Recorder, loss: float | None) -> None:
-        """Write the state; a disk that is full is told once, and the training goes on."""
+        """Write the state; a disk that takes none is told once, and the training goes on."""
         recorder.flush()  # what the state follows from is on disk before the state is
         self._counts.elapsed_s = recorder.elapsed_s
         best = self.config.checkpoint.best and loss is not None and loss < self._counts.best
@@ -388,8 +395,14 @@ class Training:
             checkpoint.save(folder / checkpoint.LAST, state)
             if best:
                 checkpoint.save(folder / checkpoint.BEST, state)
-        except OSError as error:
-            recorder.note(f"a checkpoint could not be written: {first_line(error)}")
-            self._say(f"no checkpoint could be written ({first_line(error)}); training goes on without it")
+        except (OSError, RuntimeError) as error:
+            recorder.checkpoint_failed(first_line(error))
+            if not self._checkpoint_fails:
+                self._checkpoint_fails = True
+                before = (
+                    "the one before stays" if (folder / checkpoint.LAST).exists() else "there is none yet"
+                )
+                reason = first_line(error)
+                self._say(f"a checkpoint could not be written ({reason}); training goes on, {before}")
             return
         recorder.update(outputs={"checkpoint": checkpoint.FOLDER})

@@ -238,12 +238,12 @@ def test_layers_of_any_name_stay_text_in_a_run(serve, tmp_path):
     assert "<img" not in page.text
 
 
-def test_a_run_of_a_writer_that_resumed_shows_both_attempts(serve, tmp_path):
+def test_a_run_of_a_writer_that_resumed_says_which_steps_were_taken_again(serve, tmp_path):
     writer = start(tmp_path / "runs" / "r")
     add_steps(writer, range(4))
     add_steps(writer, range(2, 6), attempt=1)
     writer.close("finished", {})
-    assert "taken twice after a resume" in serve(tmp_path / "runs").get("/runs/r").text
+    assert "taken again after a resume" in serve(tmp_path / "runs").get("/runs/r").text
 
 
 def test_a_page_that_could_not_be_made_is_made_anew_when_asked_again(ask, monkeypatch):

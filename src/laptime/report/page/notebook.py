@@ -20,6 +20,7 @@ def notebook(run: Run) -> str:
         .render(
             run=run,
             about=about(found),
+            warnings=found["health"]["told"],
             tiles=list(tiles(found)),
             table=accounts_table(part, stage) if part is not None and part["accounted"] else None,
             first=found["look_first"],

@@ -66,5 +66,6 @@ class Page:
     subtitle: str = ""
     status: str = ""
     about: Sequence[str] = ()
+    warnings: Sequence[str] = ()  # what makes the numbers below incomplete
     tiles: Sequence[Tile] = ()
     sections: Sequence[Section] = ()

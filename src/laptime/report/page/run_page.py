@@ -58,6 +58,7 @@ def run_page(run: Run, *, title: str | None = None) -> Page:
         subtitle=one_line(run.path),
         status=run.status,
         about=about(found),
+        warnings=[*map(one_line, found["health"]["told"])],
         tiles=list(tiles(found)),
         sections=[one for one in sections if not one.empty],
     )

@@ -28,6 +28,7 @@ class Row:
     name: str
     status: str
     reason: str = ""
+    incomplete: bool = False  # rows were lost, or wait for the disk
     started: str = ""
     device: str = ""
     network: str = ""
@@ -165,6 +166,7 @@ def _row(entry: Entry, run: Run | None) -> Row:
     return Row(
         name=entry.name,
         status=run.status,
+        incomplete=any(run.health.lost_rows.values()) or any(run.health.waiting_rows.values()),
         started=run.created.isoformat()[:16].replace("T", " "),
         device=device,
         network=network,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
 
@@ -40,8 +40,7 @@ class Curve:
 def step_curves(run: Run, *, most: int = MOST_POINTS) -> Iterator[Curve]:
     """Loss and accuracy (of the lowest rank), step time, samples a second and accounts, of every rank.
 
-    A step that was repeated after a resumption shows its last attempt. What is unknown is left out; a loss
-    that is NaN stays NaN.
+    What is unknown is left out; a loss that is NaN stays NaN.
     """
     names = ["stage", "attempt", "step", "rank", "start_s", "wall_s", "samples", *_LOGGED]
     table = run.stored("steps").read([*names, *(account.column for account in ACCOUNTS)])
@@ -50,17 +49,9 @@ def step_curves(run: Run, *, most: int = MOST_POINTS) -> Iterator[Curve]:
     for stage in Stage:
         of_stage = table.filter(pc.equal(table.column("stage"), stage.value))
         for rank in ranks:
-            rows = _last_attempts(of_stage.filter(pc.equal(of_stage.column("rank"), rank)))
+            rows = of_stage.filter(pc.equal(of_stage.column("rank"), rank)).sort_by("step")
             if rows.num_rows:
                 yield from _of_steps(begun, rows, stage, rank, first=rank == ranks[0], most=most)
-
-
-def _last_attempts(rows: Any) -> Any:
-    """Rows in order of steps, each step once."""
-    steps, attempts = rows.column("step").to_numpy(), rows.column("attempt").to_numpy()
-    order = np.lexsort((attempts, steps))
-    last = np.append(np.diff(steps[order]) != 0, True)[: len(order)]
-    return rows.take(order[last])
 
 
 def _of_steps(
@@ -124,34 +115,33 @@ def layer_curves(run: Run, *, most: int = MOST_POINTS, in_all: int = MOST_LAYER_
 
 
 def _summed(columns: Columns, rows: Whole) -> tuple[Whole, Whole, Real]:
-    """Of one layer and phase, by step: the last attempt, its first row among `rows`, and its seconds."""
-    steps, attempts = columns["step"][rows], columns["attempt"][rows]
-    order = np.lexsort((attempts, steps))
-    steps, attempts = steps[order], attempts[order]
-    starts = np.flatnonzero(np.append(True, (np.diff(steps) != 0) | (np.diff(attempts) != 0)))
+    """Of one layer and phase, by step: the attempt, its first row among `rows`, and its seconds."""
+    order = np.argsort(columns["step"][rows], kind="stable")
+    starts = np.flatnonzero(np.append(True, np.diff(columns["step"][rows][order]) != 0))
     seconds = np.add.reduceat(columns["seconds"][rows][order], starts)
-    last = np.append(np.diff(steps[starts]) != 0, True)
-    return attempts[starts][last], order[starts][last], seconds[last]
+    return columns["attempt"][rows][order[starts]], order[starts], seconds
 
 
 class AttemptStarts:
-    """When each rank's each attempt began, in seconds after the run's creation.
+    """How much later than its own seconds say each rank's each attempt began, after the run's creation.
 
-    Every attempt counts its seconds from its own beginning, and how long a run lay still between two is not
-    recorded: one attempt follows where the one before ended.
+    How long a run lay still between two attempts is not recorded: one follows where the one before ended,
+    whether its seconds go on from a checkpoint or begin at zero.
     """
 
     def __init__(self, run: Run) -> None:
         self._created_s = run.created.timestamp()
         self._starts: dict[tuple[int, int], float] = {}
-        columns = Columns(run.stored("steps"), ("attempt", "rank", "start_s", "wall_s"))
+        stored = replace(run.stored("steps"), every_attempt=True)
+        columns = Columns(stored, ("attempt", "rank", "start_s", "wall_s"))
         ends = columns["start_s"] + columns["wall_s"]
         for rank in np.unique(columns["rank"]).tolist():
-            of_rank = columns["rank"] == rank
-            begun = 0.0
-            for attempt in np.unique(columns["attempt"][of_rank]).tolist():
-                self._starts[rank, attempt] = begun
-                begun += float(ends[of_rank & (columns["attempt"] == attempt)].max())
+            ended = 0.0
+            for attempt in np.unique(columns["attempt"][columns["rank"] == rank]).tolist():
+                here = (columns["rank"] == rank) & (columns["attempt"] == attempt)
+                later = max(0.0, ended - float(columns["start_s"][here].min()))
+                self._starts[rank, attempt] = later
+                ended = later + float(ends[here].max())
 
     def __call__(self, rank: int, attempt: int) -> float:
         return self._starts.get((rank, attempt), 0.0)

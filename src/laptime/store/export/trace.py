@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import IO, Any
 
@@ -18,6 +18,7 @@ from laptime.store.export.curves import AttemptStarts
 from laptime.store.files import plain, replacing
 from laptime.store.run import Run
 from laptime.store.selection import Columns
+from laptime.store.stored import StoredTable
 
 DEFAULT_STEPS = 20
 _STEPS_TRACK = 0
@@ -74,7 +75,7 @@ def _write_events(file: IO[bytes], events: Iterable[Row]) -> None:
 def _chosen_steps(run: Run, steps: range | None) -> dict[Key, Row]:
     """The steps to show, by stage, attempt, step and rank."""
     if steps is None:
-        columns = Columns(run.stored("steps"), ("stage", "step", "instrumented"))
+        columns = Columns(_every_attempt(run, "steps"), ("stage", "step", "instrumented"))
         training = columns.equals("stage", Stage.TRAIN)
         with_layers = training & columns["instrumented"]
         numbers = sorted(set(columns["step"][with_layers if with_layers.any() else training].tolist()))
@@ -85,11 +86,16 @@ def _chosen_steps(run: Run, steps: range | None) -> dict[Key, Row]:
     return {_key(row): row for row in rows if row["stage"] == Stage.TRAIN}
 
 
+def _every_attempt(run: Run, table: str) -> StoredTable[Any]:
+    """A timeline shows what happened: a step that was taken again, as often as it was taken."""
+    return replace(run.stored(table), every_attempt=True)
+
+
 def _rows(run: Run, table: str, steps: set[int]) -> Iterator[Row]:
     """Rows of these steps; row groups without any of them are not read."""
     if not steps:
         return
-    for group in run.stored(table).row_groups(steps=range(min(steps), max(steps) + 1)):
+    for group in _every_attempt(run, table).row_groups(steps=range(min(steps), max(steps) + 1)):
         inside = [step in steps for step in group.column("step").to_pylist()]
         yield from group.filter(inside).to_pylist()
 
