@@ -59,6 +59,7 @@ class Instruments:
         self.forward_end = (0, -1)  # (mark, sequence number) where the last forward pass ended
         self.on_forward: Callable[[Network], None] | None = None
         self.on_network_resolved: Callable[[], None] | None = None
+        self.before_backward: Callable[[Any], Callable[[], None] | None] | None = None
         self.boundaries: dict[int, Boundary] = {}  # of a backward pass, by the owner that begins there
         self.reading: Reading | None = None  # of the operations of the first step
         self._layer_undo: list[Callable[[], None]] = []
@@ -245,6 +246,7 @@ class Instruments:
         """Bracket a backward pass and, on an instrumented step, mark where each layer's part begins."""
         earlier = self.timeline.owner & ~RETURN
         first = mark_nodes(self, outputs) if self.armed else BACKWARD
+        undo = self.before_backward(outputs) if accumulates and self.before_backward is not None else None
         self.seen.backward = True
         self.timeline.mark(first)
         self.backward_depth += 1
@@ -252,6 +254,8 @@ class Instruments:
             return call() if self.reading is None else self.reading.around(call, Phase.BACKWARD)
         finally:
             self.backward_depth -= 1
+            if undo is not None:
+                undo()
             # A gradient taken inside the loss (a penalty) goes back to the loss; a nested pass, to its layer.
             inside = self.backward_depth > 0 or (not accumulates and earlier == LOSS)
             self.timeline.mark_now((earlier if inside else HOST) | RETURN)

@@ -35,6 +35,7 @@ from laptime.measure.arguments import (
 from laptime.measure.books import Books, rehearse
 from laptime.measure.budget import Budget
 from laptime.measure.clocks import Clock, clock_for
+from laptime.measure.collectives import Collectives
 from laptime.measure.division import Granularity
 from laptime.measure.environment import environment
 from laptime.measure.instruments import Instruments
@@ -43,7 +44,7 @@ from laptime.measure.network_files import NetworkFiles
 from laptime.measure.settling import FLUSH_S, Settling
 from laptime.measure.steps import Steps
 from laptime.measure.summary import summarize_run
-from laptime.measure.timeline import CODE, COMMUNICATION, HOST, RETURN, Timeline
+from laptime.measure.timeline import CODE, HOST, RETURN, Timeline
 from laptime.measure.watch import Watch
 from laptime.record import Account
 from laptime.store import Run, RunWriter, load
@@ -140,6 +141,8 @@ class Recorder(Steps):
         self._tracer = KernelTracer(self._wanted_kernels, cuda=clock.device.startswith("cuda"))
         self.watch = Watch(self.timeline, self.instruments)
         self._patches = patches.install(self.watch)
+        self._collectives = Collectives(self.timeline, self.watch, self.instruments)
+        self._collectives.start()
         self._active = True
         self._budget.mark_s = _mark_cost(clock)
         if clock.deferred:
@@ -160,6 +163,7 @@ class Recorder(Steps):
             return
         self._active = False
         self._status = status
+        self._collectives.stop()
         patches.uninstall(self._patches)
         self.instruments.detach()
         self._collect_trace()
@@ -236,11 +240,6 @@ class Recorder(Steps):
             yield
         finally:
             self.timeline.give_back(earlier)
-
-    def communicating(self) -> None:
-        """From here to the end of the backward pass only other ranks are waited for."""
-        if self._active and self.instruments.backward_depth:
-            self.timeline.mark(COMMUNICATION)
 
     def flush(self) -> None:
         """Wait for the device and write every step that has ended: before a checkpoint that follows them."""
