@@ -15,7 +15,7 @@ import typer
 from laptime.cli.options import Json, Layers, Out, granularity, step_numbers
 from laptime.cli.outcome import answer, say
 from laptime.cli.quiet import quiet_traces
-from laptime.errors import RunExists
+from laptime.errors import NotJoined, RunExists
 
 
 def run(
@@ -48,10 +48,18 @@ def run(
     """
     division, traced = granularity(layers), step_numbers(kernels)
     from laptime.api import default_out
-    from laptime.measure.scripts.run import run_script
+    from laptime.measure.launched import launched
+    from laptime.measure.scripts.run import run_script, run_unrecorded
 
-    place = out or default_out(_name(script, module))
-    _refuse_taken(place)
+    here, name = launched(), _name(script, module)
+    try:
+        place = here.place(out, name) if here is not None else out or default_out(name)
+    except NotJoined as reason:
+        say(f"laptime: {reason}")
+        raise typer.Exit(run_unrecorded(Path(script), arguments or [], module=module)) from None
+    leads = here is None or here.rank == 0  # one rank tells about the run of all
+    if leads:
+        _refuse_taken(place)
     quiet_traces()
     absolute = place.absolute()  # a script may change its working directory
     with _stdout_to_stderr() if as_json else _as_it_is():
@@ -65,6 +73,8 @@ def run(
             kernels=traced,
             module=module,
         )
+    if not leads:
+        raise typer.Exit(status)
     found = _found(absolute)
     if as_json:
         answer((found or {"run": None}) | {"exit_status": status})

@@ -107,19 +107,35 @@ class Collectives:
     def _watched(self, original: Any) -> Any:
         @functools.wraps(original)
         def exchange(*args: Any, **kwargs: Any) -> Any:
-            if self._exchanging or _compiling() or not self._mine() or not several():
+            earlier = self._enter()
+            if earlier is None:
                 return original(*args, **kwargs)
-            timeline = self._timeline
-            earlier = timeline.owner & ~RETURN
-            self._exchanging = True
-            timeline.mark(COMMUNICATION)
             try:
                 return original(*args, **kwargs)
             finally:
-                self._exchanging = False
-                timeline.give_back(earlier)
+                self._leave(earlier)
 
         return exchange
+
+    def _enter(self) -> int | None:
+        """An exchange begins; returns whose time it takes, or None where it is not for us to count."""
+        try:
+            if self._exchanging or _compiling() or not self._mine() or not several():
+                return None
+            earlier = self._timeline.owner & ~RETURN
+            self._timeline.mark(COMMUNICATION)
+        except Exception as error:
+            self._give_up(error)
+            return None
+        self._exchanging = True
+        return earlier
+
+    def _leave(self, earlier: int) -> None:
+        self._exchanging = False
+        try:
+            self._timeline.give_back(earlier)
+        except Exception as error:
+            self._give_up(error)
 
     def _mine(self) -> bool:
         """Whether this is the recorded thread, or the one of autograd's that works for it."""
@@ -128,14 +144,28 @@ class Collectives:
         engine = self._instruments.backward_depth > 0 and threading.get_ident() == self._engine
         return engine or not self._watch.elsewhere()
 
+    def _give_up(self, error: Exception) -> None:
+        """Nothing of ours may end a training: from here on waiting is charged to whoever waits."""
+        self.stop()
+        warnings.warn(
+            f"laptime: waiting for other ranks is told no more ({type(error).__name__}: {error})",
+            stacklevel=4,
+        )
+
     # -- the end of a backward pass ----------------------------------------------------------------------
 
     def before_backward(self, outputs: Any) -> Callable[[], None] | None:
         """A backward pass is about to begin; returns what is to be undone after it."""
-        self._awaiting = several()
-        if not self._awaiting:
-            return None
         undo: list[Callable[[], None]] = []
+        try:
+            self._awaiting = several()
+            if self._awaiting:
+                self._hook(outputs, undo)
+        except Exception as error:
+            self._give_up(error)
+        return functools.partial(undo_all, undo) if undo else None
+
+    def _hook(self, outputs: Any, undo: list[Callable[[], None]]) -> None:
         for output in outputs:
             hooks = getattr(output, "_backward_hooks", None)
             if isinstance(output, torch.Tensor) and isinstance(hooks, OrderedDict):
@@ -146,7 +176,6 @@ class Collectives:
                 undo.append(functools.partial(hooks.pop, FIRST, None))
         for node in graph_roots(outputs):
             self._boundary.put_on(node)
-        return functools.partial(undo_all, undo)
 
     def _reached(self, _: Any) -> None:
         """The first node of the pass."""
@@ -156,15 +185,16 @@ class Collectives:
         self._engine = threading.get_ident()
         try:
             Variable._execution_engine.queue_callback(self._computed)
-        except RuntimeError as error:  # raised in here, it would end the training
-            warnings.warn(
-                f"laptime: waiting at the end of this backward pass is charged to it ({error})", stacklevel=2
-            )
+        except Exception as error:
+            self._give_up(error)
 
     def _computed(self) -> None:
         """Every node of the pass has run: what comes before its end is waiting for other ranks."""
-        if patches.active() is self._watch and self._instruments.backward_depth:
-            self._timeline.mark(COMMUNICATION)
+        try:
+            if patches.active() is self._watch and self._instruments.backward_depth:
+                self._timeline.mark(COMMUNICATION)
+        except Exception as error:
+            self._give_up(error)
 
 
 def _places() -> Iterator[tuple[Any, str]]:

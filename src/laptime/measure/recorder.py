@@ -81,6 +81,7 @@ class Recorder(Steps):
         clock: Clock | None = None,
         config: Mapping[str, Any] | None = None,
         rank: int = 0,
+        joins: bool = False,
         resumed: Resumed | None = None,
         flush_s: float = FLUSH_S,
     ) -> None:
@@ -104,6 +105,7 @@ class Recorder(Steps):
             self._config["network"] = class_names(self._given.values())
         self._flush_s = flush_s
         self._resumed = resumed
+        self._joins = joins  # the run of the other ranks, though rank 0 may have ended it already
         self._status: str | None = None
 
     def start(self) -> Recorder:
@@ -155,7 +157,9 @@ class Recorder(Steps):
     def _open_writer(self, here: Mapping[str, Any]) -> RunWriter:
         if self._resumed is not None:
             return RunWriter.resume(self.out, environment=here, rank=self._rank)
-        return RunWriter.create(self.out, config=self._config, environment=here, rank=self._rank)
+        return RunWriter.create(
+            self.out, config=self._config, environment=here, rank=self._rank, joins=self._joins
+        )
 
     def stop(self, status: str = "finished") -> None:
         """Detach, close the books and the run. A step that was not finished is dropped. Idempotent."""
@@ -175,6 +179,9 @@ class Recorder(Steps):
         if self._tracer.problem is not None:
             self.facts.note(self._tracer.problem)
         self._network_files.write_layers()
+        if self._rank:  # rank 0 tells about the run
+            self._writer.close(status)
+            return
         try:
             summary = summarize_run(self.facts, self._budget, load(self.out))
         except (

@@ -7,6 +7,7 @@ import secrets
 import threading
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,7 @@ import pyarrow as pa
 from laptime.errors import RunError, RunExists
 from laptime.record import Layer
 from laptime.store import heartbeat, tables
-from laptime.store.files import first_line, one_line, plain, replacing, write_json
+from laptime.store.files import first_line, locked, one_line, plain, replacing, write_json
 from laptime.store.parts import PartWriter, live
 from laptime.store.run import NETWORK_FILE, RUN_FILE, STATUSES, WORKLOAD_FILE, Run, read_document
 from laptime.store.schema import SCHEMA_VERSION, TABLES
@@ -56,10 +57,12 @@ class RunWriter:
         config: Mapping[str, Any],
         environment: Mapping[str, Any],
         rank: int = 0,
+        joins: bool = False,
     ) -> RunWriter:
         """Start a run at `path`, a directory that is new or empty. Nothing is ever overwritten.
 
-        The other ranks of a run join the same directory, in whichever order they come.
+        The other ranks of a run join the same directory, in whichever order they come. `joins`: whoever asks
+        knows that the run there is theirs, so they may come after rank 0 has closed it.
         """
         directory = Path(path)
         document = {
@@ -75,7 +78,8 @@ class RunWriter:
         }
         try:
             directory.mkdir(parents=True, exist_ok=True)
-            _refuse_if_taken(directory, rank)
+            if not (rank and joins):
+                _refuse_if_taken(directory, rank)
             if rank == 0:
                 write_json(directory / RUN_FILE, document, exclusive=True)
         except FileExistsError:
@@ -187,8 +191,10 @@ class RunWriter:
                 self._document["status"] = status
             self.flush()  # the status first: a kill while merging does not make a finished run interrupted
             self._compact_all()
+            if self.rank == 0 or self._others_are_done():
+                with locked(self.path):  # or a rank that has read fewer rows would write after this one
+                    self._write_csv()
             if self.rank == 0:
-                self._write_csv()
                 self.problem = self._write_document() or self.problem
             self._closed = self.problem is None
 
@@ -265,9 +271,18 @@ class RunWriter:
             except _WRITING as error:
                 self.problem = f"the parts of {name} could not be merged: {first_line(error)}"
 
+    def _others_are_done(self) -> bool:
+        """Whether rank 0 has closed the run: then the CSV files lack what came after."""
+        with suppress(RunError):
+            return bool(read_document(self.path)["status"] != "running")
+        return False
+
     def _write_csv(self) -> None:
+        document = self._document
         try:
-            written = tables.write_csv(Run(self.path, self._document), most_rows=CSV_ROWS)
+            if self.rank:
+                document = read_document(self.path)
+            written = tables.write_csv(Run(self.path, document), most_rows=CSV_ROWS)
         except (*_WRITING, RunError) as error:
             self.problem = f"the CSV files could not be written: {first_line(error)}"
             return

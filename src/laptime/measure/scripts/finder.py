@@ -21,9 +21,11 @@ from torch import nn
 from torch.optim import Optimizer
 
 from laptime.errors import LaptimeError
+from laptime.measure.collectives import several
 from laptime.measure.division import is_compiled
 from laptime.measure.hooks import undo_all
 from laptime.measure.patches import Patches
+from laptime.measure.ranks import Seat, Seats
 from laptime.measure.recorder import Recorder
 from laptime.measure.scripts.callers import Caller, caller_of, class_name
 from laptime.measure.scripts.cuts import Cuts
@@ -39,11 +41,25 @@ MOST_NETWORKS = 32  # a sweep makes one after the other; beyond this many they a
 class ScriptRecorder:
     """Follows a script from its first network call to its end."""
 
-    def __init__(self, out: Path, **options: Any) -> None:
+    def __init__(
+        self,
+        out: Path,
+        *,
+        seats: Seats | None = None,
+        on_fork: Callable[[ScriptRecorder], bool] = lambda _: False,
+        refused: Callable[[LaptimeError, Seat | None], bool] = lambda *_: False,
+        **options: Any,
+    ) -> None:
         self.recorder: Recorder | None = None
         self.failure: LaptimeError | None = None  # why nothing can be recorded
         self._out = out
         self._options = options
+        self._seats = seats  # of a run that other processes write to as well
+        self._seat: Seat | None = None
+        self._on_fork = on_fork  # a forked child is about to train
+        self._refused = refused  # told why there is no recording; whether the training goes on without
+        self._ended = False
+        self._optimizers = Patches()
         self._cuts = Cuts()
         self._patches = Patches()
         self._process = os.getpid()
@@ -57,10 +73,7 @@ class ScriptRecorder:
     @contextmanager
     def watching(self) -> Iterator[None]:
         """Watch while the enclosed code runs; afterwards nothing is left behind."""
-        self._cuts.watch_loaders()
-        optimizers = Patches()
-        optimizers.replace(Optimizer, "__init__", self._searching_again)
-        self._search()
+        self.begin()
         status = "finished"
         try:
             yield
@@ -74,13 +87,28 @@ class ScriptRecorder:
             status = "failed"
             raise
         finally:
-            optimizers.restore()
-            self._stop_search()
-            undo_all(self._undo)
-            self._cuts.end(finished=status == "finished")
-            if self.recorder is not None:
-                self.recorder.stop(status)
-            self._cuts.leave_loaders()
+            self.end(status)
+
+    def begin(self) -> None:
+        """Watch from here."""
+        self._cuts.watch_loaders()
+        self._optimizers.replace(Optimizer, "__init__", self._searching_again)
+        self._search()
+
+    def end(self, status: str) -> None:
+        """Close the run and leave nothing behind. Idempotent, and nothing in a child that was forked."""
+        if self._ended or os.getpid() != self._process:
+            return
+        self._ended = True
+        self._optimizers.restore()
+        self._stop_search()
+        undo_all(self._undo)
+        self._cuts.end(finished=status == "finished")
+        if self.recorder is not None:
+            self.recorder.stop(status)
+        self._cuts.leave_loaders()
+        if self._seat is not None:
+            self._seat.leave()
 
     # -- networks --------------------------------------------------------------------------------------------
 
@@ -103,6 +131,8 @@ class ScriptRecorder:
         @functools.wraps(original)
         def make(*args: Any, **kwargs: Any) -> None:
             original(*args, **kwargs)
+            if os.getpid() != self._process and self._on_fork(self):
+                self._process = os.getpid()
             self._search()
 
         return make
@@ -162,6 +192,8 @@ class ScriptRecorder:
         recorder = self.recorder
         if recorder is None or recorder.instruments.updates.total or recorder.seen.backward or self._undo:
             return False
+        if several() or (self._seat is not None and self._seat.rank):
+            return False  # other ranks write there
         if not set(os.listdir(self._out)) <= OURS:
             return False  # the script keeps files of its own there
         recorder.stop()
@@ -174,6 +206,8 @@ class ScriptRecorder:
     def _add(self, caller: Caller) -> None:
         if self.recorder is None:
             self.recorder = self._start(caller)
+            if self.recorder is None:
+                return
         elif len(self.recorder.instruments.networks) >= MOST_NETWORKS:
             self.recorder.facts.note(f"only the first {MOST_NETWORKS} networks were recorded")
             return
@@ -183,18 +217,30 @@ class ScriptRecorder:
         self._known |= {id(module): module for module in caller.network.modules()}
         self._calls = self._updates = 0
 
-    def _start(self, caller: Caller) -> Recorder:
-        recorder = Recorder({caller.name: caller.network}, out=self._out, **self._options)
+    def _start(self, caller: Caller) -> Recorder | None:
         try:
-            recorder.start()
+            recorder = self._started(caller)
         except LaptimeError as error:
             self.failure = error
+            if self._refused(error, self._seat):
+                return None
             raise
         recorder.open()
         recorder.instruments.updates.on_unknown = self._meet_optimizer
         recorder.instruments.updates.after = self._after_update
         self._cuts.follow(recorder)
         return recorder
+
+    def _started(self, caller: Caller) -> Recorder:
+        rank = 0
+        if self._seats is not None:
+            self._out = self._seats.place(self._out)
+            self._seat = self._seat or self._seats.take()
+            rank = self._seat.rank
+        recorder = Recorder(
+            {caller.name: caller.network}, out=self._out, rank=rank, joins=rank > 0, **self._options
+        )
+        return recorder.start()
 
     def _drive(self, driven: bool, error: BaseException | None = None) -> None:
         """A trainer starts or stops cutting its own steps."""
