@@ -5,9 +5,20 @@ import os
 import socket
 import time
 
-PLANTED_S = 0.15
-STEPS = 5
-PRELOADED = ("torch", "torch.distributed.fsdp", "torch.nn.parallel", "laptime.measure.recorder")
+PLANTED_S = 0.3
+STEPS = 6
+PRELOADED = (
+    "torch.distributed.fsdp",
+    "lightning.pytorch",
+    "transformers.trainer",
+    "laptime.measure.trainers.transformers",
+)
+
+
+def has_gloo():
+    import torch.distributed as dist
+
+    return dist.is_available() and dist.is_gloo_available()
 
 
 def free_port():
@@ -146,8 +157,8 @@ CASES = {
 }
 
 
-def planted(rank, ranks, port, folder, names):
-    """Each case, recorded with layers on every step, and again without layers."""
+def planted(rank, ranks, port, folder, names, kinds):
+    """Each case, recorded with layers on every step, or without layers."""
     import warnings
 
     import torch.distributed as dist
@@ -157,10 +168,101 @@ def planted(rank, ranks, port, folder, names):
     warnings.simplefilter("ignore")
     meet(rank, ranks, port)
     for name in names:
-        for kind in ("layers", "bare"):
+        for kind in kinds:
             called, between = CASES[name](rank)
             optimizer, loop = losses(called, rank, between)
             options = {"every_step": True} if kind == "layers" else {"layers": None}
             with Recorder(called, optimizer, out=folder / name / kind, rank=rank, **options) as recording:
                 loop(recording)
     dist.destroy_process_group()
+
+
+class Late:
+    """A dataset that takes a known time for each item on rank 1."""
+
+    def __init__(self, rank, items):
+        self.rank, self.items = rank, items
+
+    def __len__(self):
+        return len(self.items)
+
+    def __getitem__(self, index):
+        if self.rank == 1:
+            time.sleep(PLANTED_S)
+        return self.items[index]
+
+
+def trainers(rank, ranks, port, folder):
+    """A training by transformers and one by Lightning, with our callbacks on every rank."""
+    import warnings
+
+    warnings.simplefilter("ignore")
+    told = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": ranks, "LOCAL_WORLD_SIZE": ranks, "GROUP_RANK": 0}
+    elastic = {"MASTER_ADDR": "localhost", "MASTER_PORT": port, "TORCHELASTIC_RUN_ID": "test"}
+    os.environ.update({name: str(value) for name, value in (told | elastic).items()})
+    os.chdir(folder)
+    with_transformers(rank)
+    with_lightning(rank)
+
+
+def with_transformers(rank):
+    import torch
+    from transformers import Trainer, TrainingArguments
+
+    from laptime.measure.trainers.transformers import TrainerCallback
+
+    class Net(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.net = network()
+
+        def forward(self, x, labels):
+            logits = self.net(x)
+            return {"loss": torch.nn.functional.cross_entropy(logits, labels), "logits": logits}
+
+    items = [{"x": torch.randn(16), "labels": index % 4} for index in range(2 * STEPS)]
+    arguments = TrainingArguments(
+        "hf",
+        per_device_train_batch_size=1,
+        num_train_epochs=1,
+        report_to="none",
+        use_cpu=True,
+        ddp_backend="gloo",
+        ddp_find_unused_parameters=False,
+        disable_tqdm=True,
+        save_strategy="no",
+    )
+    callback = TrainerCallback(out="transformers", every_step=True)
+    Trainer(model=Net(), args=arguments, train_dataset=Late(rank, items), callbacks=[callback]).train()
+
+
+def with_lightning(rank):
+    import lightning
+    import torch
+    from torch.utils.data import DataLoader
+
+    from laptime.measure.trainers.lightning import LightningCallback
+
+    class Module(lightning.LightningModule):
+        def __init__(self):
+            super().__init__()
+            self.net = network()
+
+        def training_step(self, batch, _):
+            return torch.nn.functional.cross_entropy(self.net(batch[0]), batch[1])
+
+        def configure_optimizers(self):
+            return torch.optim.SGD(self.parameters(), 0.1)
+
+    items = [(torch.randn(16), index % 4) for index in range(2 * STEPS)]
+    lightning.Trainer(
+        max_epochs=1,
+        accelerator="cpu",
+        devices=2,
+        strategy="ddp",
+        logger=False,
+        enable_checkpointing=False,
+        enable_progress_bar=False,
+        enable_model_summary=False,
+        callbacks=[LightningCallback(every_step=True)],  # in a directory that the ranks agree on
+    ).fit(Module(), DataLoader(Late(rank, items), batch_size=1))

@@ -75,7 +75,7 @@ class Family:
     def _adopt(self, watcher: ScriptRecorder) -> bool:
         """A forked child is about to train; whether what it inherited can follow it."""
         if watcher.recorder is not None:
-            self._note("it was forked from a process that was being recorded")
+            self._note("forked from a process that was being recorded")
             return False
         _at_end(watcher)
         return True

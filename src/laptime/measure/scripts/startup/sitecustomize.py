@@ -55,8 +55,8 @@ def _await_first(optimizer: Any) -> None:
 
 
 def _begin() -> None:
-    # Whoever has imported laptime records by itself.
-    if "laptime" in sys.modules or "LAPTIME_RUN" not in os.environ:
+    # A script that has come to laptime's recorder records itself.
+    if "laptime.measure.recorder" in sys.modules or "LAPTIME_RUN" not in os.environ:
         return
     try:
         from laptime.measure.scripts.children import begin
