@@ -30,7 +30,7 @@ from laptime.measure.timeline import COMMUNICATION, RETURN, Timeline
 from laptime.measure.watch import Watch
 
 _compiling = torch.compiler.is_compiling
-FIRST = "laptime"  # the key of our hook among those of a loss
+FIRST = -1  # the key of our hook among those of a loss; torch counts its own from 0
 
 EXCHANGES = (
     "_allgather_base",
@@ -170,9 +170,10 @@ class Collectives:
             hooks = getattr(output, "_backward_hooks", None)
             if isinstance(output, torch.Tensor) and isinstance(hooks, OrderedDict):
                 # FSDP queues its callback from a hook on the network's output: where that is the loss, ours
-                # has to come before it.
-                hooks[FIRST] = self._reached
-                hooks.move_to_end(FIRST, last=False)
+                # has to come before it. Torch calls them in the order of insertion.
+                later = dict(hooks)
+                hooks.clear()
+                hooks.update({FIRST: self._reached} | later)
                 undo.append(functools.partial(hooks.pop, FIRST, None))
         for node in graph_roots(outputs):
             self._boundary.put_on(node)
