@@ -4,14 +4,18 @@ import os
 import subprocess
 import sys
 from collections import Counter
+from itertools import count
 from pathlib import Path
 
 import pytest
+import torch.distributed as dist
 
 import laptime
 from laptime.errors import NotJoined, RunExists
+from laptime.measure import ranks
 from laptime.measure.launched import Launched, launched, told_rank
 from laptime.measure.ranks import Seats
+from laptime.measure.scripts.children import Family
 from laptime.store import RunWriter, schema
 from tests.measure.two_ranks import free_port, has_gloo
 from tests.store.samples import a_step
@@ -117,6 +121,7 @@ def test_a_child_that_cannot_be_recorded_trains_on(tmp_path):
 
 def test_a_rank_has_one_seat_and_a_process_without_a_rank_the_first_that_is_free(tmp_path, monkeypatch):
     monkeypatch.delenv("RANK", raising=False)
+    monkeypatch.setenv("WORLD_SIZE", "2")
     first, second = (Seats(tmp_path).take() for _ in range(2))
     assert (first.rank, second.rank) == (0, 1)
     monkeypatch.setenv("RANK", "1")
@@ -132,12 +137,12 @@ def test_the_first_rank_to_come_chooses_the_directory_of_all(tmp_path, monkeypat
     monkeypatch.chdir(tmp_path)
     folder = tmp_path / "attempt_0"
     folder.mkdir()
-    ranks = [Launched(rank=rank, folder=folder) for rank in range(2)]
-    places = [one.place(None, "script") for one in ranks]
+    both = [Launched(rank=rank, folder=folder) for rank in range(2)]
+    places = [one.place(None, "script") for one in both]
     assert places[0] == places[1]
     places[0].mkdir(parents=True)
-    assert ranks[1].place(None, "script") == places[0]
-    assert ranks[0].place(tmp_path / "given", "script") == tmp_path / "given"
+    assert both[1].place(None, "script") == places[0]
+    assert both[0].place(tmp_path / "given", "script") == tmp_path / "given"
     with pytest.raises(NotJoined, match="give --out"):
         Launched(rank=2, folder=folder, far=True).place(None, "script")
 
@@ -146,9 +151,10 @@ def test_launchers_tell_their_processes_apart(monkeypatch):
     for name in ("RANK", "WORLD_SIZE", "TORCHELASTIC_RUN_ID"):
         monkeypatch.delenv(name, raising=False)
     assert (launched(), told_rank()) == (None, None)
-    for name, value in {"SLURM_PROCID": "3", "SLURM_NTASKS": "8", "SLURM_JOB_ID": "17"}.items():
+    told = {"SLURM_PROCID": "3", "SLURM_STEP_NUM_TASKS": "8", "SLURM_JOB_ID": "17", "SLURM_STEP_ID": "2"}
+    for name, value in told.items():
         monkeypatch.setenv(name, value)
-    assert launched() == Launched(rank=3, job="slurm-17")
+    assert launched() == Launched(rank=3, job="slurm-17-2")
     assert told_rank() == 3
 
 
@@ -162,3 +168,56 @@ def test_a_rank_that_joins_late_still_gets_its_rows_in(tmp_path):
     late.close()
     assert steps(laptime.load(tmp_path / "run")) == {1: 1}
     assert len((tmp_path / "run" / "csv" / "iterations.csv").read_text().splitlines()) == 2
+
+
+@pytest.fixture
+def as_rank(monkeypatch):
+    """This process as one rank of two after the other, with a store that both see."""
+    pytest.importorskip("torch.testing._internal.distributed.fake_pg")
+    store = dist.HashStore()
+
+    def become(rank):
+        if dist.is_initialized():
+            dist.destroy_process_group()
+        monkeypatch.setattr(ranks, "_recordings", count())
+        dist.init_process_group("fake", store=store, rank=rank, world_size=2)
+
+    yield become
+    dist.destroy_process_group()
+
+
+def test_ranks_write_where_rank_0_does_unless_they_were_given_a_place_of_their_own(as_rank, tmp_path):
+    as_rank(0)
+    assert ranks.join_first(tmp_path / "run", tmp_path / "default") == (tmp_path / "run", 0)
+    as_rank(1)
+    assert ranks.follow_first(tmp_path / "default") == (tmp_path / "run", 1)
+    as_rank(1)
+    assert ranks.join_first(tmp_path / "run", tmp_path / "default") == (tmp_path / "run", 1)
+    as_rank(1)
+    assert ranks.join_first(tmp_path / "mine", tmp_path / "default") == (tmp_path / "mine", 0)
+
+
+def test_a_rank_does_not_wait_for_ever_for_the_first(as_rank, tmp_path, monkeypatch):
+    monkeypatch.setattr(ranks, "LIMIT_S", 0.05)
+    as_rank(1)
+    with pytest.raises(NotJoined, match="rank 1 is not recorded"):
+        ranks.follow_first(tmp_path / "run")
+
+
+def test_rows_of_other_ranks_are_a_run_though_the_first_never_trained(tmp_path):
+    writer = RunWriter.create(tmp_path / "run", config={}, environment={}, rank=1)
+    writer.append("steps", schema.steps.table([a_step(0, rank=1)]))
+    writer.close()
+    family = Family(out=tmp_path / "run", folder=tmp_path, options={"config": {"script": "x.py"}})
+    family.complete("finished")
+    run = laptime.load(tmp_path / "run")
+    assert (steps(run), run.status, run.config) == ({1: 1}, "finished", {"script": "x.py"})
+
+
+def test_processes_that_could_not_be_recorded_are_counted_by_reason(tmp_path):
+    for number, reason in enumerate(["this", "this", "that"]):
+        (tmp_path / f"laptime-unrecorded-{number}").write_text(reason)
+    assert Family(out=tmp_path, folder=tmp_path, options={}).unrecorded() == [
+        "2 child processes trained and were not recorded: this",
+        "1 child process trained and was not recorded: that",
+    ]

@@ -64,7 +64,7 @@ def launched() -> Launched | None:
     try:
         if "TORCHELASTIC_RUN_ID" in told and int(told["WORLD_SIZE"]) > 1:
             return _elastic()
-        if int(told.get("SLURM_NTASKS", "1")) > 1 and "SLURM_PROCID" in told:
+        if int(told.get("SLURM_STEP_NUM_TASKS", "1")) > 1:  # of one srun; a batch script is on its own
             numbers = [told[name] for name in SLURM if name in told]
             return Launched(rank=int(told["SLURM_PROCID"]), job="-".join(["slurm", *numbers]))
     except (KeyError, ValueError):
@@ -87,7 +87,9 @@ def _elastic() -> Launched:
 def told_rank() -> int | None:
     """The rank that the environment gives this process."""
     try:
-        return int(os.environ["RANK"])
+        if int(os.environ["WORLD_SIZE"]) > 1:
+            return int(os.environ["RANK"])
     except (KeyError, ValueError):
-        found = launched()
-        return found.rank if found is not None else None
+        pass
+    found = launched()
+    return found.rank if found is not None else None
