@@ -55,18 +55,22 @@ def record(
 
     network     a module, or {name: module} when a step uses several
     optimizer   an optimizer or a list; without it, updates are host time
-    out         the run directory; a new one under `runs/` if not given
+    out         the run directory; a new one under `runs/` if not given; the ranks of torch.distributed share
+                rank 0's
     every_step  layer times on every step; otherwise on as many as keep the run within `budget`
     budget      the share of step time that layer marks may cost
     layers      "layer", "module", a depth, or {layer name: module path or paths}
     kernels     step numbers to trace with torch.profiler
     """
+    from laptime.measure.ranks import join_first
     from laptime.measure.recorder import Recorder
 
+    place, rank = join_first(Path(out) if out is not None else None, default_out())
     return Recorder(
         network,
         optimizer,
-        out=out if out is not None else default_out(),
+        out=place,
+        rank=rank,
         every_step=every_step,
         budget=budget,
         layers=layers,

@@ -6,6 +6,7 @@ LaptimeError
 │   ├── ForeignOptimizer      the optimizer updates none of the network's parameters
 │   ├── UnsupportedDevice     no clock for this device
 │   ├── UnknownGranularity    `layers=` was not understood
+│   ├── NotJoined             a rank has no place in the run of the others
 │   └── UnbalancedStep        the accounts of a step do not add up to its wall time
 ├── RunError                  something about a run directory
 │   ├── NotARun               no run.json there
@@ -59,6 +60,10 @@ class UnsupportedDevice(RecordingError):
 
 class UnknownGranularity(RecordingError):
     """The `layers` argument names no division of a network."""
+
+
+class NotJoined(RecordingError):
+    """A rank cannot write to the run of the others; it goes on unrecorded."""
 
 
 class UnbalancedStep(RecordingError):

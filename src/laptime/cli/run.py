@@ -15,7 +15,7 @@ import typer
 from laptime.cli.options import Json, Layers, Out, granularity, step_numbers
 from laptime.cli.outcome import answer, say
 from laptime.cli.quiet import quiet_traces
-from laptime.errors import RunExists, ScriptError
+from laptime.errors import NotJoined, RunExists
 
 
 def run(
@@ -48,30 +48,33 @@ def run(
     """
     division, traced = granularity(layers), step_numbers(kernels)
     from laptime.api import default_out
-    from laptime.measure.scripts.run import run_script
+    from laptime.measure.launched import launched
+    from laptime.measure.scripts.run import run_script, run_unrecorded
 
-    place = out or default_out(_name(script, module))
-    _refuse_taken(place)
+    here, name = launched(), _name(script, module)
+    try:
+        place = here.place(out, name) if here is not None else out or default_out(name)
+    except NotJoined as reason:
+        say(f"laptime: {reason}")
+        raise typer.Exit(run_unrecorded(Path(script), arguments or [], module=module)) from None
+    leads = here is None or here.rank == 0  # one rank tells about the run of all
+    if leads:
+        _refuse_taken(place)
     quiet_traces()
     absolute = place.absolute()  # a script may change its working directory
     process = os.getpid()
-    try:
-        with _stdout_to_stderr() if as_json else _as_it_is():
-            status = run_script(
-                Path(script),
-                arguments or [],
-                out=absolute,
-                every_step=every_step,
-                budget=budget,
-                layers=division,
-                kernels=traced,
-                module=module,
-            )
-    except ScriptError:
-        if os.getpid() == process:
-            raise
-        status = 0  # a fork that trained nothing, as most do, and ended well
-    if os.getpid() != process:  # a fork of the script has ended: its parent tells of the run
+    with _stdout_to_stderr() if as_json else _as_it_is():
+        status = run_script(
+            Path(script),
+            arguments or [],
+            out=absolute,
+            every_step=every_step,
+            budget=budget,
+            layers=division,
+            kernels=traced,
+            module=module,
+        )
+    if not leads or os.getpid() != process:  # a fork of the script has ended: its parent tells of the run
         raise typer.Exit(status)
     found = _found(absolute)
     if as_json:

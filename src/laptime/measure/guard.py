@@ -24,6 +24,7 @@ class Part(StrEnum):
     LAYERS = "layer times"
     WORKLOAD = "the workload"
     KERNELS = "the kernel trace"
+    COMMUNICATION = "the account of waiting for other ranks"
     RECORDING = "the recording"
 
 

@@ -72,6 +72,7 @@ class Instruments:
         self.on_forward: Callable[[Network], None] | None = None
         self.on_other_thread: Callable[[], bool] | None = None  # whether the recording goes on there
         self.on_network_resolved: Callable[[], None] | None = None
+        self.before_backward: Callable[[Any], Callable[[], None] | None] | None = None
         self.boundaries: dict[int, Boundary] = {}  # of a backward pass, by the owner that begins there
         self.reading: Reading | None = None  # of the operations of the first step
         self._layer_undo: list[Callable[[], None]] = []
@@ -280,6 +281,7 @@ class Instruments:
         """A backward pass begins: on an instrumented step, mark where each layer's part does."""
         earlier = self.timeline.owner & ~RETURN
         first = attempt(Part.LAYERS, mark_nodes, self, outputs) if self.armed else BACKWARD
+        undo = self.before_backward(outputs) if accumulates and self.before_backward is not None else None
         self.seen.backward = self.trained = True
         self.timeline.mark(BACKWARD if first is None else first)
         self.backward_depth += 1
@@ -289,6 +291,8 @@ class Instruments:
         def leave(_: Any) -> None:
             stop_reading()
             self.backward_depth = max(0, self.backward_depth - 1)
+            if undo is not None:
+                undo()
             # A gradient taken inside the loss (a penalty) goes back to the loss; a nested pass, to its layer.
             in_loss = not accumulates and earlier == LOSS and not self.backward_depth
             inside = self.backward_depth > 0 or in_loss

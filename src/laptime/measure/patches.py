@@ -57,6 +57,7 @@ class Patches:
     def replace(self, owner: Any, name: str, make: Callable[[Any], Any]) -> None:
         """Replace `owner.name` by `make(original)`; an inherited attribute is deleted again on restore."""
         inherited = name not in vars(owner)
+        kept = vars(owner).get(name)  # as it is there: a C++ method got by getattr would never bind again
         original = getattr(owner, name)
         replacement = make(original)
         setattr(owner, name, replacement)
@@ -67,7 +68,7 @@ class Patches:
                 if inherited:
                     delattr(owner, name)
                 else:
-                    setattr(owner, name, original)
+                    setattr(owner, name, kept)
 
         self._undo.append(undo)
 

@@ -36,6 +36,7 @@ from laptime.measure.arguments import (
 from laptime.measure.books import Books, rehearse
 from laptime.measure.budget import Budget
 from laptime.measure.clocks import Clock, clock_for
+from laptime.measure.collectives import Collectives
 from laptime.measure.division import Granularity
 from laptime.measure.environment import environment
 from laptime.measure.guard import Part, attempt, shielded, warn, watch_faults
@@ -45,7 +46,7 @@ from laptime.measure.network_files import NetworkFiles
 from laptime.measure.settling import FLUSH_S, Settling
 from laptime.measure.steps import Steps
 from laptime.measure.summary import summarize_run
-from laptime.measure.timeline import CODE, COMMUNICATION, HOST, RETURN, Timeline
+from laptime.measure.timeline import CODE, HOST, RETURN, Timeline
 from laptime.measure.watch import Watch
 from laptime.record import Account
 from laptime.store import Run, RunWriter, load
@@ -82,6 +83,7 @@ class Recorder(Steps):
         clock: Clock | None = None,
         config: Mapping[str, Any] | None = None,
         rank: int = 0,
+        joins: bool = False,
         resumed: Resumed | None = None,
         flush_s: float = FLUSH_S,
         tell: Callable[[str], None] | None = None,
@@ -107,6 +109,7 @@ class Recorder(Steps):
         self._flush_s = flush_s
         self._resumed = resumed
         self._tell_trouble = tell  # how a disk that fails is told; by default as a warning
+        self._joins = joins  # the run of the other ranks, though rank 0 may have ended it already
         self._status: str | None = None
         self.give_way: Callable[[], None] | None = None  # to another recording that is about to begin
         self._lost: set[Part] = set()  # what a fault of ours has ended
@@ -150,8 +153,10 @@ class Recorder(Steps):
         self._tracer = KernelTracer(self._wanted_kernels, cuda=clock.device.startswith("cuda"))
         self.watch = Watch(self.timeline, self.instruments)
         self._patches = patches.install(self.watch)
+        self._collectives = Collectives(self.timeline, self.watch, self.instruments)
         _current = self
         watch_faults(self._end_part)
+        attempt(Part.COMMUNICATION, self._collectives.start)
         self._active = True
         self._budget.mark_s = _mark_cost(clock)
         if clock.deferred:
@@ -164,7 +169,9 @@ class Recorder(Steps):
     def _open_writer(self, here: Mapping[str, Any]) -> RunWriter:
         if self._resumed is not None:
             return RunWriter.resume(self.out, environment=here, rank=self._rank)
-        return RunWriter.create(self.out, config=self._config, environment=here, rank=self._rank)
+        return RunWriter.create(
+            self.out, config=self._config, environment=here, rank=self._rank, joins=self._joins
+        )
 
     def stop(self, status: str = "finished") -> None:
         """Detach, close the books and the run. A step that was not finished is dropped. Idempotent.
@@ -176,6 +183,7 @@ class Recorder(Steps):
         self._active = False
         self._status = status
         for action in (
+            self._collectives.stop,
             partial(patches.uninstall, self._patches),
             self.instruments.detach,
             self._collect_trace,
@@ -196,6 +204,9 @@ class Recorder(Steps):
             self.facts.note(self._tracer.problem)
 
     def _close_run(self, status: str) -> None:
+        if self._rank:  # rank 0 tells about the run
+            self._writer.close(status)
+            return
         try:
             summary = summarize_run(self.facts, self._budget, load(self.out))
         except (
@@ -223,6 +234,8 @@ class Recorder(Steps):
         elif part is Part.WORKLOAD:
             self._network_files.reading.give_up(reason)
             self.instruments.reading = None
+        elif part is Part.COMMUNICATION:
+            self._collectives.stop()
         else:
             self.timeline.on_mark = None
             self._tracer.give_up(reason)
@@ -232,6 +245,7 @@ class Recorder(Steps):
         """In a forked process: the run is the parent's, and what trains here is not recorded in it."""
         self._active = False
         self._abandoned = "the run belongs to another process"
+        self._collectives.stop()
         patches.uninstall(self._patches)
         self.instruments.detach()
         watch_faults(None)
@@ -291,11 +305,6 @@ class Recorder(Steps):
             yield
         finally:
             attempt(Part.RECORDING, self.timeline.give_back, earlier)
-
-    def communicating(self) -> None:
-        """From here to the end of the backward pass only other ranks are waited for."""
-        if self._active and self.instruments.backward_depth:
-            self.timeline.mark(COMMUNICATION)
 
     @shielded(Part.RECORDING)
     def flush(self) -> None:

@@ -21,6 +21,22 @@ _DEEPEST = 40  # a configuration nested deeper than this refers to itself
 
 
 @contextmanager
+def locked(directory: Path) -> Iterator[None]:
+    """One process at a time, of those that ask; where a disk knows no locks, all of them."""
+    file = None
+    with suppress(OSError, ImportError):
+        import fcntl
+
+        file = os.open(directory, os.O_RDONLY)
+        fcntl.flock(file, fcntl.LOCK_EX)
+    try:
+        yield
+    finally:
+        if file is not None:
+            os.close(file)
+
+
+@contextmanager
 def replacing(path: Path, *, exclusive: bool = False) -> Iterator[IO[bytes]]:
     """A file that appears under its name only once it is complete and on the disk.
 

@@ -10,12 +10,13 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from laptime.errors import NotARun
 from laptime.record import Layer
 from laptime.store import tables
 from laptime.store.directory import RESERVE_FILE
-from laptime.store.files import Reserve, first_line, replacing, write_json
+from laptime.store.files import Reserve, first_line, locked, replacing, write_json
 from laptime.store.health import Health, file_name
-from laptime.store.run import NETWORK_FILE, RUN_FILE, WORKLOAD_FILE, Run
+from laptime.store.run import NETWORK_FILE, RUN_FILE, WORKLOAD_FILE, Run, read_document
 from laptime.store.schema import SCHEMA_VERSION
 
 CSV_ROWS = 1_000_000  # 100 MB of CSV; a larger table is left to `laptime export`
@@ -94,11 +95,16 @@ class RunFiles:
         return None
 
     def write_csv(self, document: Mapping[str, Any]) -> str | None:
-        """Write the CSV files of a run that is about to close."""
-        if self.rank:
-            return None
+        """Write the CSV files of a run that is about to close; a rank that ends after rank 0, once more."""
         try:
-            written = tables.write_csv(Run(self.path, document), most_rows=CSV_ROWS)
+            if self.rank:
+                document = read_document(self.path)
+                if document["status"] == "running":
+                    return None
+            with locked(self.path):  # or one that has read fewer rows would write after this one
+                written = tables.write_csv(Run(self.path, document), most_rows=CSV_ROWS)
+        except NotARun:
+            return None  # rank 0 has not begun
         except Exception as error:  # the rows are on disk: `laptime export` can make these at any time
             return f"the CSV files could not be written: {first_line(error)}"
         self._update(outputs={f"csv_{path.stem}": path.relative_to(self.path).as_posix() for path in written})

@@ -61,10 +61,12 @@ class RunWriter:
         config: Mapping[str, Any],
         environment: Mapping[str, Any],
         rank: int = 0,
+        joins: bool = False,
     ) -> RunWriter:
         """Start a run at `path`, a directory that is new or empty. Nothing is ever overwritten.
 
-        The other ranks of a run join the same directory, in whichever order they come.
+        The other ranks of a run join the same directory, in whichever order they come. `joins`: whoever asks
+        knows that the run there is theirs, so they may come after rank 0 has closed it.
         """
         directory = Path(path)
         document = {
@@ -82,7 +84,8 @@ class RunWriter:
         try:
             directory.mkdir(parents=True, exist_ok=True)
             remove_leftovers(directory, rank)
-            refuse_if_taken(directory, rank)
+            if not (rank and joins):
+                refuse_if_taken(directory, rank)
             if rank == 0:
                 write_json(directory / RUN_FILE, document, exclusive=True)
         except FileExistsError:

@@ -13,7 +13,6 @@ from torch._C._distributed_c10d import GradBucket
 from torch.nn.parallel import DistributedDataParallel
 
 from laptime.measure.clocks import Stamp, clock_for
-from laptime.measure.recorder import Recorder
 from laptime.record.intervals import union
 
 
@@ -34,7 +33,6 @@ class Exchange:
     """
 
     def __init__(self, ranks: int, device: torch.device) -> None:
-        self.recorder: Recorder | None = None
         self.bytes = self.buckets = 0
         self.busy_s = self.exposed_s = 0.0
         self._ranks = ranks
@@ -56,8 +54,6 @@ class Exchange:
         assert work is not None
         if bucket.is_last():
             running.final = len(running.begins) - 1
-            if self.recorder is not None:
-                self.recorder.communicating()
 
         def done(future: torch.futures.Future[Any]) -> torch.Tensor:
             running.ends.append(self._stamp())

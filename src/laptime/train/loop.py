@@ -117,7 +117,6 @@ class Training:
     def run(self) -> Run:
         """Train to the end, or until something ends it. The run is kept in any case."""
         recorder = self._recorder()
-        self._exchange.recorder = recorder
         with self._interruption.awaited(), recorder:
             try:
                 with self._agreed():

@@ -21,10 +21,12 @@ from torch import nn
 from torch.optim import Optimizer
 
 from laptime.errors import AlreadyRecording, LaptimeError, ScriptError
+from laptime.measure.collectives import several
 from laptime.measure.division import is_compiled
 from laptime.measure.guard import Part, attempt, warn
 from laptime.measure.hooks import call_watched, on_stranger, undo_all, watch_class
 from laptime.measure.patches import Patches
+from laptime.measure.ranks import Seat, Seats
 from laptime.measure.recorder import Recorder
 from laptime.measure.scripts.callers import Caller, caller_of, class_name
 from laptime.measure.scripts.cuts import Cuts
@@ -43,11 +45,25 @@ MOST_NETWORKS = 32  # a sweep makes one after the other; beyond this many they a
 class ScriptRecorder:
     """Follows a script from its first network call to its end."""
 
-    def __init__(self, out: Path, **options: Any) -> None:
+    def __init__(
+        self,
+        out: Path,
+        *,
+        seats: Seats | None = None,
+        on_fork: Callable[[ScriptRecorder], bool] = lambda _: False,
+        refused: Callable[[str], None] | None = None,
+        **options: Any,
+    ) -> None:
         self.recorder: Recorder | None = None
         self.failure: LaptimeError | None = None  # why nothing can be recorded
         self._out = out
         self._options = options
+        self._seats = seats  # of a run that other processes write to as well
+        self._seat: Seat | None = None
+        self._on_fork = on_fork  # a forked child is about to train
+        self._refused = refused or _warn_of  # told why there is no recording
+        self._ended = False
+        self._made = Patches()  # on what tells that modules and optimizers are made
         self._cuts = Cuts()
         self._patches = Patches()
         self._process = os.getpid()
@@ -63,12 +79,7 @@ class ScriptRecorder:
     @contextmanager
     def watching(self) -> Iterator[None]:
         """Watch while the enclosed code runs; afterwards nothing is left behind."""
-        self._cuts.watch_loaders()
-        made = Patches()
-        made.replace(Optimizer, "__init__", self._searching_again)
-        made.replace(nn.Module, "__init__", self._noting_classes)
-        on_stranger(self._meet_stranger)
-        self._search()
+        self.begin()
         status = "finished"
         try:
             yield
@@ -82,14 +93,31 @@ class ScriptRecorder:
             status = "failed"
             raise
         finally:
-            made.restore()
-            on_stranger(None)
-            self._stop_search()
-            attempt(Part.RECORDING, undo_all, self._undo)
-            attempt(Part.RECORDING, self._cuts.end, finished=status == "finished")
-            if self.recorder is not None:
-                self.recorder.stop(status)
-            self._cuts.leave_loaders()
+            self.end(status)
+
+    def begin(self) -> None:
+        """Watch from here."""
+        self._cuts.watch_loaders()
+        self._made.replace(Optimizer, "__init__", self._searching_again)
+        self._made.replace(nn.Module, "__init__", self._noting_classes)
+        on_stranger(self._meet_stranger)
+        self._search()
+
+    def end(self, status: str) -> None:
+        """Close the run and leave nothing behind. Idempotent, and nothing in a child that was forked."""
+        if self._ended or os.getpid() != self._process:
+            return
+        self._ended = True
+        self._made.restore()
+        on_stranger(None)
+        self._stop_search()
+        attempt(Part.RECORDING, undo_all, self._undo)
+        attempt(Part.RECORDING, self._cuts.end, finished=status == "finished")
+        if self.recorder is not None:
+            self.recorder.stop(status)
+        self._cuts.leave_loaders()
+        if self._seat is not None:
+            self._seat.leave()
 
     # -- networks --------------------------------------------------------------------------------------------
 
@@ -113,9 +141,14 @@ class ScriptRecorder:
         def make(*args: Any, **kwargs: Any) -> None:
             original(*args, **kwargs)
             self._cuts.optimizers += 1
-            attempt(Part.RECORDING, self._search)
+            attempt(Part.RECORDING, self._search_here)
 
         return make
+
+    def _search_here(self) -> None:
+        if os.getpid() != self._process and self._on_fork(self):
+            self._process = os.getpid()
+        self._search()
 
     def _noting_classes(self, original: Any) -> Any:
         """Networks that are called late are known by their classes once the search has stopped."""
@@ -211,7 +244,7 @@ class ScriptRecorder:
             self._stop_search()
             if self.recorder is not None:
                 self.recorder.stop("interrupted")
-            warn(f"nothing is recorded from here on: {self.failure}")
+            self._refused(str(self.failure))
 
     def _take_up(self, module: nn.Module) -> None:
         caller = caller_of(module, _ours)
@@ -242,6 +275,8 @@ class ScriptRecorder:
         recorder = self.recorder
         if recorder is None or recorder.instruments.updates.total or recorder.seen.backward or self._undo:
             return False
+        if several() or (self._seat is not None and self._seat.rank):
+            return False  # other ranks write there
         if not set(os.listdir(self._out)) <= OURS:
             return False  # the script keeps files of its own there
         recorder.stop()
@@ -254,6 +289,8 @@ class ScriptRecorder:
     def _add(self, caller: Caller) -> None:
         if self.recorder is None:
             self.recorder = self._start(caller)
+            if self.recorder is None:
+                return
         elif len(self.recorder.instruments.networks) >= MOST_NETWORKS:
             self.recorder.facts.note(f"only the first {MOST_NETWORKS} networks were recorded")
             return
@@ -264,7 +301,14 @@ class ScriptRecorder:
         self._calls = self._updates = 0
 
     def _start(self, caller: Caller) -> Recorder:
-        recorder = Recorder({caller.name: caller.network}, out=self._out, **self._options)
+        rank = 0
+        if self._seats is not None:
+            self._out = self._seats.place(self._out)
+            self._seat = self._seat or self._seats.take()
+            rank = self._seat.rank
+        recorder = Recorder(
+            {caller.name: caller.network}, out=self._out, rank=rank, joins=rank > 0, **self._options
+        )
         recorder.start()
         recorder.give_way = self._give_way
         recorder.open()
@@ -323,6 +367,10 @@ class ScriptRecorder:
         elif self._searching and self._updates >= SEARCH_UPDATES:
             self._end_search()
         self._cuts.after_update(optimizer)
+
+
+def _warn_of(reason: str) -> None:
+    warn(f"nothing is recorded from here on: {reason}")
 
 
 _FOLDER = str(Path(__file__).parents[1])

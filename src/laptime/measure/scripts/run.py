@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import runpy
 import sys
+import tempfile
 import traceback
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 
 from laptime.errors import RunExists, ScriptError
 from laptime.measure.division import Granularity
+from laptime.measure.launched import launched
+from laptime.measure.ranks import Seats
+from laptime.measure.scripts.children import Family
 from laptime.measure.scripts.finder import ScriptRecorder
 
 
@@ -30,21 +34,50 @@ def run_script(
         raise ScriptError(
             f"there is no script {path}; give the path of a Python file, or -m and a module name"
         )
-    if (out / "run.json").exists():
+    here = launched()
+    rank = here.rank if here is not None else 0
+    if rank == 0 and (out / "run.json").exists():
         raise RunExists(f"{out} already holds a run; give another directory")
     config = {"script": str(path), "arguments": list(arguments)}
-    watcher = ScriptRecorder(
-        out, every_step=every_step, budget=budget, layers=layers, kernels=kernels, config=config
-    )
-    with _as_python_would(path, arguments, module):
-        status = _execute(path, module, watcher)
-    if watcher.recorder is None and status == 0:
-        why = watcher.failure or (
-            f"{path} called no network with parameters (calls in other processes and inside a compiled "
-            "function are not seen)"
-        )
-        sys.stderr.write(f"laptime: nothing was recorded: {why}\n")
+    options = {
+        "every_step": every_step,
+        "budget": budget,
+        "layers": layers,
+        "kernels": list(kernels),
+        "config": config,
+    }
+    with tempfile.TemporaryDirectory(prefix="laptime-") as own:
+        folder = here.folder if here is not None and here.folder is not None else Path(own)
+        family = Family(out=out, folder=folder, options=options)
+        watcher = family.recorder(agreed=here is not None)
+        with _as_python_would(path, arguments, module), family.expecting():
+            status = _execute(path, module, watcher)
+        if rank == 0:
+            Seats(folder).wait()
+            family.complete("failed" if status else "finished")
+            for line in family.unrecorded():
+                _say(line)
+            _tell_silence(path, out, watcher, status)
     return status
+
+
+def run_unrecorded(path: Path, arguments: Sequence[str], *, module: bool = False) -> int:
+    """Run a script as if by Python and nothing else: for a rank that has no run to join."""
+    with _as_python_would(path, arguments, module):
+        return _execute(path, module, None)
+
+
+def _tell_silence(path: Path, out: Path, watcher: ScriptRecorder, status: int) -> None:
+    """Say so if a script went well and nothing of it was recorded."""
+    if watcher.recorder is None and status == 0 and not (out / "run.json").exists():
+        why = watcher.failure or (
+            f"{path} called no network with parameters (calls inside a compiled function are not seen)"
+        )
+        _say(f"nothing was recorded: {why}")
+
+
+def _say(line: str) -> None:
+    print(f"laptime: {line}", file=sys.stderr)  # noqa: T201 (once, at the end, and not the script's)
 
 
 @contextmanager
@@ -58,9 +91,9 @@ def _as_python_would(path: Path, arguments: Sequence[str], module: bool) -> Iter
         sys.argv, sys.path[:] = argv, search
 
 
-def _execute(path: Path, module: bool, watcher: ScriptRecorder) -> int:
+def _execute(path: Path, module: bool, watcher: ScriptRecorder | None) -> int:
     try:
-        with watcher.watching():
+        with watcher.watching() if watcher is not None else nullcontext():
             if module:
                 runpy.run_module(str(path), run_name="__main__", alter_sys=True)
             else:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypedDict
@@ -9,10 +10,11 @@ from typing import Any, TypedDict
 from torch import nn
 from torch.optim import Optimizer
 
-from laptime.errors import RecordingError
+from laptime.errors import NotJoined, RecordingError
 from laptime.measure.clocks import Clock
 from laptime.measure.division import Granularity
 from laptime.measure.places import default_out, unused
+from laptime.measure.ranks import follow_first
 from laptime.measure.recorder import Recorder
 from laptime.store import Run
 
@@ -52,14 +54,23 @@ class Trainings:
 
     def begin(
         self, network: nn.Module, optimizers: Sequence[Optimizer], config: Mapping[str, Any]
-    ) -> Recorder:
-        """Attach to a training that is about to start. A second one goes to `out-2`, and so on."""
+    ) -> Recorder | None:
+        """Attach to a training that is about to start. A second one goes to `out-2`, and so on.
+
+        Ranks write where rank 0 does; None for one that cannot.
+        """
         out = self._out if self._out is not None else default_out()
         given = self._options.get("config", {})
+        try:
+            place, rank = follow_first(unused(out) if self._count else out)
+        except NotJoined as error:
+            warnings.warn(f"laptime: {error}", stacklevel=3)
+            return None
         recorder = Recorder(
             network,
             list(optimizers),
-            out=unused(out) if self._count else out,
+            out=place,
+            rank=rank,
             **self._options | {"config": {**config, **given}},
         )
         recorder.start()
@@ -86,7 +97,7 @@ class Joined(Trainings):
 
     def begin(
         self, network: nn.Module, optimizers: Sequence[Optimizer], config: Mapping[str, Any]
-    ) -> Recorder:
+    ) -> Recorder | None:
         assert self.recorder is not None
         self._drive(True, None)
         return self.recorder

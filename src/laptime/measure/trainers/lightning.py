@@ -65,14 +65,13 @@ class LightningCallback(Callback):
         """The device is known and the sanity check is over: attach."""
         self._end()
         self._validated = False
-        if trainer.is_global_zero:  # the other ranks train unrecorded
-            config = {
-                "trainer": "lightning",
-                "module": type(pl_module).__name__,
-                "precision": str(trainer.precision),
-                "accumulate_grad_batches": trainer.accumulate_grad_batches,
-            }
-            self._trainings.begin(pl_module, trainer.optimizers, config)
+        config = {
+            "trainer": "lightning",
+            "module": type(pl_module).__name__,
+            "precision": str(trainer.precision),
+            "accumulate_grad_batches": trainer.accumulate_grad_batches,
+        }
+        if self._trainings.begin(pl_module, trainer.optimizers, config) is not None:
             self._watch_loss(pl_module)
 
     def _watch_loss(self, pl_module: LightningModule) -> None:

@@ -77,15 +77,14 @@ class TrainerCallback(transformers.TrainerCallback):
             self._trainings.end(RecordingError("the trainer started again"))
         if self._unhook is not None:
             self._unhook()
-        if state.is_world_process_zero:  # the other ranks train unrecorded
-            network = self._called(kwargs["model"])
-            config = {
-                "trainer": "transformers",
-                "network": type(kwargs["model"]).__name__,
-                "per_device_train_batch_size": args.per_device_train_batch_size,
-                "gradient_accumulation_steps": args.gradient_accumulation_steps,
-            }
-            self._trainings.begin(network, [unwrapped(kwargs["optimizer"])], config)
+        network = self._called(kwargs["model"])
+        config = {
+            "trainer": "transformers",
+            "network": type(kwargs["model"]).__name__,
+            "per_device_train_batch_size": args.per_device_train_batch_size,
+            "gradient_accumulation_steps": args.gradient_accumulation_steps,
+        }
+        if self._trainings.begin(network, [unwrapped(kwargs["optimizer"])], config) is not None:
             self._unhook = after(network, self._take)
 
     def _called(self, model: nn.Module) -> nn.Module:
