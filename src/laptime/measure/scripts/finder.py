@@ -29,10 +29,11 @@ from laptime.measure.scripts.callers import Caller, caller_of, class_name
 from laptime.measure.scripts.cuts import Cuts
 from laptime.measure.timeline import MOST_OPTIMIZERS
 from laptime.store import discard
+from laptime.store.directory import RESERVE_FILE
 
 SEARCH_UPDATES = 3  # updates, or calls, without a new network, after which the search stops
 SEARCH_CALLS = 100
-OURS = {"run.json", "network.json", "csv", "steps", "layers", "kernels"}
+OURS = {"run.json", "network.json", RESERVE_FILE, "csv", "steps", "layers", "kernels"}
 MOST_NETWORKS = 32  # a sweep makes one after the other; beyond this many they are host time
 
 
