@@ -199,7 +199,9 @@ def _show(run: Run, every_layer: bool, as_json: bool) -> None:
     terminal.show(found, terminal.console(), every_layer=every_layer)
     where = shlex.quote(str(run.path))
     print(f"\n{learned(run, found)}")
-    print(f"The run is in {run.path}\n  laptime show {where}    laptime train … --resume --out {where}")
+    saved = (run.path / "checkpoint" / "last.pt").exists()
+    resume = f"    laptime train … --resume --out {where}" if saved else ""  # without one it would be refused
+    print(f"The run is in {run.path}\n  laptime show {where}{resume}")
 
 
 # -- several ranks -------------------------------------------------------------------------------------------

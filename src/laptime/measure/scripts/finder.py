@@ -32,11 +32,12 @@ from laptime.measure.scripts.callers import Caller, caller_of, class_name
 from laptime.measure.scripts.cuts import Cuts
 from laptime.measure.timeline import MOST_OPTIMIZERS
 from laptime.store import discard
+from laptime.store.directory import RESERVE_FILE
 from laptime.store.files import first_line
 
 SEARCH_UPDATES = 3  # updates, or calls, without a new network, after which the search stops
 SEARCH_CALLS = 100
-OURS = {"run.json", "network.json", "csv", "steps", "layers", "kernels"}
+OURS = {"run.json", "network.json", RESERVE_FILE, "csv", "steps", "layers", "kernels"}
 RECORDS_ITSELF = "the script records itself with laptime; that recording is kept"
 MOST_STRANGERS = 256  # each costs a look at the stack
 MOST_NETWORKS = 32  # a sweep makes one after the other; beyond this many they are host time

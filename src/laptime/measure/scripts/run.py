@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import runpy
+import shutil
 import sys
 import tempfile
 import traceback
@@ -12,7 +14,7 @@ from pathlib import Path
 
 from laptime.errors import RunExists, ScriptError
 from laptime.measure.division import Granularity
-from laptime.measure.launched import launched
+from laptime.measure.launched import Launched, launched
 from laptime.measure.ranks import Seats
 from laptime.measure.scripts.children import Family
 from laptime.measure.scripts.finder import ScriptRecorder
@@ -46,19 +48,33 @@ def run_script(
         "kernels": list(kernels),
         "config": config,
     }
-    with tempfile.TemporaryDirectory(prefix="laptime-") as own:
-        folder = here.folder if here is not None and here.folder is not None else Path(own)
+    process = os.getpid()
+    with _meeting_place(here) as folder:
         family = Family(out=out, folder=folder, options=options)
         watcher = family.recorder(agreed=here is not None)
         with _as_python_would(path, arguments, module), family.expecting():
             status = _execute(path, module, watcher)
-        if rank == 0:
+        if rank == 0 and os.getpid() == process:  # a fork of the script ends here, too
             Seats(folder).wait()
             family.complete("failed" if status else "finished")
             for line in family.unrecorded():
                 _say(line)
             _tell_silence(path, out, watcher, status)
     return status
+
+
+@contextmanager
+def _meeting_place(here: Launched | None) -> Iterator[Path]:
+    """A folder that all processes of the run see: the launcher's, or one of our own for this time."""
+    if here is not None and here.folder is not None:
+        yield here.folder
+        return
+    process, folder = os.getpid(), Path(tempfile.mkdtemp(prefix="laptime-"))
+    try:
+        yield folder
+    finally:
+        if os.getpid() == process:
+            shutil.rmtree(folder, ignore_errors=True)
 
 
 def run_unrecorded(path: Path, arguments: Sequence[str], *, module: bool = False) -> int:
