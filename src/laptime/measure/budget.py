@@ -80,6 +80,10 @@ class Budget:
         """No step carries layer marks any more."""
         self.never, self.every_step, self.share = True, False, 0.0
 
+    def price(self, marks: int) -> float:
+        """Host seconds that so many marks take."""
+        return (self.mark_s + self.hook_s) * marks
+
     # -- drawing: the training thread --------------------------------------------------------------------
 
     def draw(self, *, early: bool = False) -> bool:

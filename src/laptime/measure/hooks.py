@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
+from types import FunctionType
 from typing import Any
 
 import torch
@@ -27,6 +28,7 @@ Leaving = Callable[[tuple[Any, ...], dict[str, Any], Any], None]
 _compiling = torch.compiler.is_compiling
 _watched: dict[int, _Watched] = {}  # by the module's id, which is not used again as long as it is here
 _classes: dict[type, Patches] = {}
+_forwards: dict[type, Patches] = {}  # classes whose `forward` is watched
 _on_stranger: Callable[[nn.Module], None] | None = None
 _depth = 0  # networks under way: what is called inside them is no stranger
 
@@ -87,19 +89,32 @@ def watch_class(kind: type) -> None:
         patches.replace(kind, "__call__", functools.partial(_watching, kind))
 
 
+def watch_forward(kind: type) -> None:
+    """Watch direct calls of `forward`, too, of those modules of a class that are watched."""
+    owner = next(base for base in kind.__mro__ if "forward" in vars(base))
+    function = vars(owner)["forward"]
+    if owner not in _forwards and isinstance(function, FunctionType):
+        patches = _forwards[owner] = Patches()
+        patches.replace_body(function, _watching_forward)
+
+
 def keep_classes(kinds: set[type]) -> None:
     """Leave all other classes as they were."""
     for kind in [kind for kind in _classes if kind not in kinds]:
         _classes.pop(kind).restore()
+    if not kinds:
+        while _forwards:
+            _forwards.popitem()[1].restore()
 
 
 class _Watched:
     """What is to be done around the calls of one module."""
 
-    __slots__ = ("enter", "kind", "module", "pairs")
+    __slots__ = ("calls", "enter", "kind", "module", "pairs")
 
     def __init__(self, module: nn.Module) -> None:
         self.module = module
+        self.calls = 0  # under way
         self.kind: type = type(module)
         self.pairs: list[tuple[Entering | None, Leaving | None]] = []
         self.enter: Entering | None = None  # the only thing to do, which is what layers have
@@ -130,10 +145,12 @@ class _Watched:
         global _depth
         result = None
         _depth += 1
+        self.calls += 1
         try:
             result = original(self.module, *args, **kwargs)
         finally:
             _depth = max(0, _depth - 1)
+            self.calls -= 1
             for _, leave in tuple(self.pairs):  # also what was added by an `enter` of this very call
                 if leave is not None:
                     try:
@@ -188,6 +205,16 @@ def _watching(kind: type, original: Callable[..., Any]) -> Callable[..., Any]:
         return watched.run(unwatched, args, kwargs)
 
     return functools.wraps(original)(call)
+
+
+def _watching_forward(original: Callable[..., Any]) -> Callable[..., Any]:
+    def forward(module: Any, *args: Any, **kwargs: Any) -> Any:
+        watched = None if _compiling() else _watched.get(id(module))
+        if watched is None or watched.calls:  # or it is called as modules are: its call sees to it
+            return original(module, *args, **kwargs)
+        return watched.call(original, args, kwargs)
+
+    return forward
 
 
 def undo_all(actions: list[Callable[[], None]]) -> None:

@@ -18,7 +18,7 @@ from torch import nn
 from laptime.measure.division import Division, Granularity, Unit, has_parameters
 from laptime.measure.graph import Boundary, Entries
 from laptime.measure.guard import Part, attempt, shielded
-from laptime.measure.hooks import around, before, keep_classes, undo_all
+from laptime.measure.hooks import around, before, keep_classes, undo_all, watch_forward
 from laptime.measure.layer_hooks import discovering, entering, entering_late, mark_nodes
 from laptime.measure.loss import LossStretch, holds_loss
 from laptime.measure.networks import Network, updated_bytes
@@ -44,6 +44,7 @@ from laptime.workload import Phase
 # A first pass in evaluation mode leaves out what only training calls (auxiliary heads), so discovery goes on
 # until a training pass, or until this many passes have shown that none is coming.
 MOST_DISCOVERY = 8
+MANY_MARKS = 2000  # in one step: more than the layers of any network
 
 
 def _nothing() -> None:
@@ -70,6 +71,7 @@ class Instruments:
         self.trained = False  # a backward pass was seen in this recording
         self.watched_classes: set[type] = set()  # beside those of the layers
         self.on_forward: Callable[[Network], None] | None = None
+        self.too_dear: Callable[[int], bool] | None = None  # whether so many marks are, for the running step
         self.on_other_thread: Callable[[], bool] | None = None  # whether the recording goes on there
         self.on_network_resolved: Callable[[], None] | None = None
         self.before_backward: Callable[[Any], Callable[[], None] | None] | None = None
@@ -217,6 +219,8 @@ class Instruments:
             self.loss.close()
         if first and self.on_forward is not None:
             self.on_forward(network)
+        if first and self.armed and len(self.timeline.owners) > MANY_MARKS:
+            self._spare(network)
         if not self.backward_depth:
             self.forward_depth += 1
         if network.discovery:
@@ -236,6 +240,13 @@ class Instruments:
         elif first:
             self.timeline.give_back(INPUT)
             self.entries.enter(INPUT)
+
+    def _spare(self, network: Network) -> None:
+        """Many forward passes in one step: marks on all of them may cost more than they tell."""
+        if network.discovery and network.trained:
+            self._end_discovery()
+        if self.too_dear is not None and self.too_dear(len(self.timeline.owners)):
+            self.disarm()
 
     def _close_seam(self) -> None:
         """Code between two parts that are called one after the other goes to the last layer of the first."""
@@ -330,6 +341,9 @@ class Instruments:
 
     def _next_search(self, seen: Seen) -> None:
         self._end_discovery()
+        if seen.backward and not seen.forward:  # it may be called by `forward`
+            for network in self.networks:
+                watch_forward(type(network.root))
         if self._lost or not seen.forward:
             self._lost = False
             self.search()

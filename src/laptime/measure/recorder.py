@@ -145,6 +145,7 @@ class Recorder(Steps):
         self._network_files = NetworkFiles(self._writer, self.instruments, self.facts)
         self.instruments.on_network_resolved = self._network_files.write_layers
         self.instruments.updates.watch()
+        self.instruments.too_dear = self._too_dear
         if self._rank == 0 and self._resumed is None and not self._budget.never:
             self.instruments.reading = self._network_files.reading
         self._books = Books(clock, self.instruments, layers=not self._budget.never)

@@ -24,6 +24,7 @@ from laptime.measure.timeline import DATA_WAIT, HOST, RawStep, Timeline
 from laptime.measure.watch import Watch
 from laptime.record import Stage
 
+LONG_STEP_SHARE = 0.05  # of a step with very many marks that these may take, though the first are marked
 LOGGED = ("loss", "top1", "topn")
 
 
@@ -50,6 +51,7 @@ class Steps:
         self._stage: Stage | None = None
         self._logged: dict[str, Any] = {}
         self._instrumented = False
+        self._complete = True  # marks were on to the end of the step
         # Steps to go through before chance decides: the first of a stage warms up, the next few are marked.
         self._early = {} if budget.never else dict.fromkeys(Stage, EARLY + 1)
         self._mark_next = False
@@ -207,6 +209,14 @@ class Steps:
         self._close(stamps, owners, self.seen, samples=samples, epoch=epoch)
         self.watch.next_step()
 
+    def _too_dear(self, marks: int) -> bool:
+        """Whether the running step had better go on without layer marks; its layers are not told then."""
+        if self._budget.every_step or self._tracer.running:
+            return False
+        passed_s = time.perf_counter() - self._last_lap
+        self._complete = self._budget.price(marks) < LONG_STEP_SHARE * passed_s
+        return not self._complete
+
     def begin_anew(self) -> None:
         """Begin the running step anew, in this thread: what it holds is no training."""
         self.watch.begin()
@@ -246,6 +256,8 @@ class Steps:
         epoch: int | None = None,
     ) -> None:
         decided = Stage(stage) if stage is not None else self._stage or seen.stage
+        self._instrumented = self._instrumented and self._complete
+        self._complete = True
         self.facts.count(seen, decided)
         self._mark_next = decided in self._early and self._goes_early(decided, len(owners))
         if self.instruments.reading is not None:

@@ -59,6 +59,11 @@ class Updates:
         """Forget an update that never ended."""
         self._depth = 0
 
+    @property
+    def under_way(self) -> bool:
+        """Whether an optimizer makes a step, of which a closure is part."""
+        return self._depth > 0
+
     def new(self) -> int:
         """Updates since this was last asked; of several optimizers in turns, those of the busiest."""
         most = max(self._new, default=0)

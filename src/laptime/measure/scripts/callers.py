@@ -5,6 +5,7 @@ Read from the stack, once for each network that `laptime run` finds.
 
 from __future__ import annotations
 
+import gc
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -12,6 +13,7 @@ from types import CodeType, FrameType
 from typing import Any
 
 from torch import nn
+from torch.optim import Optimizer
 
 # Trainers that cut their own steps, by the module that defines them. Looked up, never imported.
 TRAINERS = {
@@ -47,6 +49,18 @@ def caller_of(module: nn.Module, skip: Callable[[CodeType], bool]) -> Caller:
             trainer = myself if home else None
         name = name or _variable(frame, network)
     return Caller(network, name or class_name(network), trainer, home, building)
+
+
+def networks_of(optimizer: Optimizer) -> list[nn.Module]:
+    """The outermost modules that hold parameters of an optimizer, among all objects of the process."""
+    mine = {id(p) for group in optimizer.param_groups for p in group["params"]}
+    # By `type`: `isinstance` would ask objects of others for their class, and some answer with an import.
+    modules = [
+        one for one in gc.get_objects() if issubclass(type(one), nn.Module) and "_modules" in vars(one)
+    ]
+    inner = {id(child) for one in modules for child in one._modules.values() if child is not None}
+    outermost = [one for one in modules if id(one) not in inner]
+    return [one for one in outermost if any(id(p) in mine for p in one.parameters())]
 
 
 def class_name(module: nn.Module) -> str:

@@ -1,9 +1,9 @@
 """Where the steps of a script end, told from what it does.
 
 A step is one batch drawn from a DataLoader: it ends when the next is drawn, or, where batches are drawn ahead
-of their use, when the next is used. Without a loader it ends where the optimizers begin another round, where
-training turns to evaluation, and without optimizers where the network is called again after a backward pass.
-Evaluation is a forward pass without gradients. A trainer cuts its own steps.
+of their use, when the next is used. Without a loader it ends where the network is called again after a
+backward pass, or with several optimizers where they begin another round, and where training turns to
+evaluation: forward passes without gradients. A trainer cuts its own steps.
 """
 
 from __future__ import annotations
@@ -190,12 +190,13 @@ class Cuts:
         if step.evaluated is not None and not step.draws and not seen.graded:
             # A teacher is called once before its pupil; what was evaluated before was evaluated again.
             return network is step.evaluated or step.evaluated is self._validated
-        if not self._calls(network):
+        if not self._calls(network) or self.recorder.instruments.updates.under_way:
             return False
         if step.ahead and seen.backward and not self._in_round():
             return True
-        no_rounds = not step.draws and not self._updates_come()
-        return no_rounds and (seen.backward or self._calls(network) >= MOST_CALLS)
+        if step.draws or (self._updates_come() and self.optimizers > 1):
+            return False
+        return seen.backward or (not self._updates_come() and self._calls(network) >= MOST_CALLS)
 
     def before_backward(self) -> None:
         """A backward pass of something that is not seen forward; without optimizers each is a step."""

@@ -19,16 +19,18 @@ from typing import Any
 import torch
 from torch import nn
 from torch.optim import Optimizer
+from torch.optim.optimizer import register_optimizer_step_pre_hook
+from torch.utils.hooks import RemovableHandle
 
 from laptime.errors import AlreadyRecording, LaptimeError, ScriptError
 from laptime.measure.collectives import several
 from laptime.measure.division import is_compiled
-from laptime.measure.guard import Part, attempt, warn
+from laptime.measure.guard import Part, attempt, shielded, warn
 from laptime.measure.hooks import call_watched, on_stranger, undo_all, watch_class
 from laptime.measure.patches import Patches
 from laptime.measure.ranks import Seat, Seats
 from laptime.measure.recorder import Recorder
-from laptime.measure.scripts.callers import Caller, caller_of, class_name
+from laptime.measure.scripts.callers import Caller, caller_of, class_name, networks_of
 from laptime.measure.scripts.cuts import Cuts
 from laptime.measure.timeline import MOST_OPTIMIZERS
 from laptime.store import discard
@@ -39,6 +41,7 @@ SEARCH_UPDATES = 3  # updates, or calls, without a new network, after which the 
 SEARCH_CALLS = 100
 OURS = {"run.json", "network.json", RESERVE_FILE, "csv", "steps", "layers", "kernels"}
 RECORDS_ITSELF = "the script records itself with laptime; that recording is kept"
+MOST_LOOKS = 8  # each looks at every object of the process
 MOST_STRANGERS = 256  # each costs a look at the stack
 MOST_NETWORKS = 32  # a sweep makes one after the other; beyond this many they are host time
 
@@ -64,6 +67,7 @@ class ScriptRecorder:
         self._on_fork = on_fork  # a forked child is about to train
         self._refused = refused or _warn_of  # told why there is no recording
         self._ended = False
+        self._handle: RemovableHandle | None = None
         self._made = Patches()  # on what tells that modules and optimizers are made
         self._cuts = Cuts()
         self._patches = Patches()
@@ -75,6 +79,7 @@ class ScriptRecorder:
         self._undo: list[Callable[[], None]] = []
         self._interrupted = False
         self._classes: set[type] = set()  # of the modules that were made
+        self._looks = 0  # for the networks that an optimizer updates
         self._strangers = 0  # networks that were met after the search
 
     @contextmanager
@@ -101,6 +106,7 @@ class ScriptRecorder:
         self._cuts.watch_loaders()
         self._made.replace(Optimizer, "__init__", self._searching_again)
         self._made.replace(nn.Module, "__init__", self._noting_classes)
+        self._handle = register_optimizer_step_pre_hook(self._before_update)
         on_stranger(self._meet_stranger)
         self._search()
 
@@ -110,6 +116,8 @@ class ScriptRecorder:
             return
         self._ended = True
         self._made.restore()
+        if self._handle is not None:
+            self._handle.remove()
         on_stranger(None)
         self._stop_search()
         attempt(Part.RECORDING, undo_all, self._undo)
@@ -290,8 +298,6 @@ class ScriptRecorder:
     def _add(self, caller: Caller) -> None:
         if self.recorder is None:
             self.recorder = self._start(caller)
-            if self.recorder is None:
-                return
         elif len(self.recorder.instruments.networks) >= MOST_NETWORKS:
             self.recorder.facts.note(f"only the first {MOST_NETWORKS} networks were recorded")
             return
@@ -346,6 +352,20 @@ class ScriptRecorder:
 
     # -- optimizers ------------------------------------------------------------------------------------------
 
+    @shielded(Part.RECORDING)
+    def _before_update(self, optimizer: Optimizer, *_: Any) -> None:
+        """What is updated before any network was seen is called by other ways than modules are."""
+        if self.recorder is None and self.failure is None and os.getpid() == self._process:
+            self._meet_updated(optimizer)
+
+    def _meet_updated(self, optimizer: Optimizer) -> None:
+        """Take up the networks that an optimizer updates."""
+        if self._looks < MOST_LOOKS and not torch.compiler.is_compiling():
+            self._looks += 1
+            for network in networks_of(optimizer):
+                if id(network) not in self._known and not self._holds_known_network(network):
+                    self._meet(network)
+
     def _meet_optimizer(self, optimizer: Optimizer) -> None:
         assert self.recorder is not None
         instruments = self.recorder.instruments
@@ -358,6 +378,7 @@ class ScriptRecorder:
             instruments.updates.add(optimizer)
         else:
             self._foreign[id(optimizer)] = optimizer
+            self._meet_updated(optimizer)
             self._search()  # it trains a network that has not been seen, or an image
 
     def _after_update(self, optimizer: Optimizer) -> None:

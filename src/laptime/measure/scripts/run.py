@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import builtins
+import io
 import os
 import runpy
 import shutil
@@ -11,6 +13,7 @@ import traceback
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
+from types import ModuleType
 
 from laptime.errors import RunExists, ScriptError
 from laptime.measure.division import Granularity
@@ -113,7 +116,7 @@ def _execute(path: Path, module: bool, watcher: ScriptRecorder | None) -> int:
             if module:
                 runpy.run_module(str(path), run_name="__main__", alter_sys=True)
             else:
-                runpy.run_path(str(path), run_name="__main__")
+                _run_file(path.absolute())
     except SystemExit as stop:
         return _exit_status(stop)
     except KeyboardInterrupt:
@@ -122,6 +125,19 @@ def _execute(path: Path, module: bool, watcher: ScriptRecorder | None) -> int:
         _print_traceback(error)
         return 1
     return 0
+
+
+def _run_file(path: Path) -> None:
+    """As `python path` does: `__file__` is absolute, `sys.argv[0]` as it was typed, which runpy changes."""
+    main = ModuleType("__main__")
+    main.__file__, main.__builtins__ = str(path), builtins  # type: ignore[attr-defined]
+    before, sys.modules["__main__"] = sys.modules["__main__"], main
+    try:
+        with io.open_code(str(path)) as file:
+            code = compile(file.read(), str(path), "exec", dont_inherit=True)
+        exec(code, vars(main))
+    finally:
+        sys.modules["__main__"] = before
 
 
 def _exit_status(stop: SystemExit) -> int:
