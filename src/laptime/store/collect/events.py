@@ -40,6 +40,7 @@ class Event:
     start: float
     end: float
     number: int = -1
+    external: int = 0  # what a kernel has in common with its operator, where that is told
     stream: int = 0
     kind: str = ""  # of what a device ran
     node: bool = False  # a node of the backward pass
@@ -80,14 +81,16 @@ def read_trace(source: ChromeTrace) -> Trace:
     """The trace, read event by event."""
     trace = Trace()
     mixed: list[Event] = []  # operators and annotations of PyTorch 1.9 and before
+    calls: list[Event] = []  # of the runtime, without a correlation
     categories: set[str] = set()
     for event in source.events():
         if event.get("ph") == "X":
-            _take(event, trace, mixed, categories)
+            _take(event, trace, mixed, calls, categories)
     _separate(mixed, trace)
     for events in (trace.operators, trace.ranges, trace.modules, trace.kernels):
         _by_time(events)
     _mark_nodes(trace)
+    _link(trace, calls)
     _about(trace, source.about, categories)
     return trace
 
@@ -96,7 +99,9 @@ def _by_time(events: list[Event]) -> None:
     events.sort(key=lambda one: (one.start, -one.end))
 
 
-def _take(given: dict[str, Any], trace: Trace, mixed: list[Event], categories: set[str]) -> None:
+def _take(
+    given: dict[str, Any], trace: Trace, mixed: list[Event], calls: list[Event], categories: set[str]
+) -> None:
     kind = str(given.get("cat", "")).lower()
     kind = _OLD_NAMES.get(kind, kind)
     name = sys.intern(str(given.get("name", "")))
@@ -108,6 +113,7 @@ def _take(given: dict[str, Any], trace: Trace, mixed: list[Event], categories: s
     args = given.get("args")
     args = args if isinstance(args, dict) else {}
     event = Event(name, _whole(given.get("tid"), given.get("tid")), start, start + max(0.0, duration))
+    event.external = _whole(args.get("External id", args.get("external id")), 0)
     if kind in ("cpu_op", "operator"):
         event.number = _whole(args.get("Sequence number"), -1)
         (trace.operators if kind == "cpu_op" else mixed).append(event)
@@ -119,6 +125,8 @@ def _take(given: dict[str, Any], trace: Trace, mixed: list[Event], categories: s
         categories.add(kind)
         if (number := _whole(args.get("correlation"), -1)) >= 0:
             trace.launches[number] = event
+        else:
+            calls.append(event)
     elif kind in _DEVICE_KINDS and name not in _WAITING:
         categories.add(kind)
         event.number, event.kind = _whole(args.get("correlation"), -1), _DEVICE_KINDS[kind]
@@ -160,6 +168,20 @@ def _mark_nodes(trace: Trace) -> None:
     nodes = [one for one in trace.operators if one.name.startswith(naming.EVALUATE)]
     for one in nodes or [one for one in trace.operators if naming.NODE.match(one.name)]:
         one.node = True
+
+
+def _link(trace: Trace, calls: list[Event]) -> None:
+    """The launch of each kernel: by correlation, else the call or the operator with its external id."""
+    alone = [one for one in trace.kernels if one.external > 0 and one.number not in trace.launches]
+    if not alone:
+        return
+    external = {one.external: one for one in (*trace.operators, *calls) if one.external > 0}
+    unused = max(trace.launches, default=0)
+    for kernel in alone:
+        launch = external.get(kernel.external)
+        if launch is not None:
+            unused += 1
+            kernel.number, trace.launches[unused] = unused, launch
 
 
 def _about(trace: Trace, about: dict[str, Any], categories: set[str]) -> None:
