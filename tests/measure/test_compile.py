@@ -114,7 +114,7 @@ def test_compiling_under_a_recording_breaks_no_graph(tmp_path):
             loss_of(x, torch.zeros(4, dtype=torch.long)).backward()
             optimizer.step()
     assert len(recording.run.steps) == 3
-    assert any("without calling the recorded network" in note for note in recording.run.summary["notes"])
+    assert any("without a call of the network" in note for note in recording.run.summary["notes"])
 
 
 def test_a_recording_causes_no_recompilation(tmp_path):

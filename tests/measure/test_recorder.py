@@ -129,7 +129,7 @@ def test_a_network_that_is_never_called_is_labelled(tmp_path):
     with laptime.record(recorded, sgd(recorded), out=tmp_path / "run") as recording:
         for batch in recording.steps(batches(2)):
             train_step(called, sgd(called), batch)
-    assert any("without calling the recorded network" in note for note in recording.run.summary["notes"])
+    assert any("without a call of the network" in note for note in recording.run.summary["notes"])
 
 
 def test_validation_between_steps_is_told_from_training(tmp_path):

@@ -204,8 +204,8 @@ def notes(facts: Facts) -> list[str]:
         found.append(f"{facts.without_backward} of {trained} training steps had no backward pass")
     if facts.without_forward:
         found.append(
-            f"{facts.without_forward} of {trained} training steps ran backward without a call of the network: "
-            "record() takes the module that the loop calls (the compiled or wrapped one)"
+            f"{facts.without_forward} of {trained} training steps ran backward without a call of the network"
+            ": record() takes the module that the loop calls (the compiled or wrapped one)"
         )
     if trained and not facts.optimizer_steps:
         found.append("no recorded optimizer made a step: pass it to record() to have updates charged")

@@ -270,6 +270,16 @@ def test_a_kernel_and_a_call_without_correlation_are_no_pair(tmp_path):
     assert accounts(collected(tmp_path, events).steps[0])["forward"] == near(20)
 
 
+@pytest.mark.parametrize("linked", ["cudaLaunchKernel", "aten::mm"])
+def test_a_kernel_without_correlation_is_found_by_its_external_id(tmp_path, linked):
+    call = span("cuda_runtime", "cudaLaunchKernel", 10, 15)
+    product = operator("aten::mm", 0, 20)
+    next(one for one in (call, product) if one["name"] == linked)["args"] = {"External id": 7}
+    ran = span("kernel", "gemm", 30, 80, 99, **{"External id": 7, "stream": 7})
+    run = collected(tmp_path, [step(1, 0, 100), product, call, ran])
+    assert accounts(run.steps[0]) == near({"forward": 50, "idle": 50})
+
+
 def test_what_the_file_says_after_its_events_counts(tmp_path):
     path = save(
         tmp_path / "t.json", [step(1, 0, 100), *kernel("k", 0, 10, 60, 1), operator("aten::mm", 0, 9)]

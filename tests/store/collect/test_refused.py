@@ -81,3 +81,14 @@ def test_nothing_is_overwritten(tmp_path):
 def test_odd_events_are_no_traceback(tmp_path, events):
     with pytest.raises(LaptimeError):
         collect(save(tmp_path / "t.json", events), tmp_path / "run")
+
+
+@pytest.mark.parametrize("value", [None, "x", [], {}, True, float("nan"), 1e18, -5])
+@pytest.mark.parametrize("place", ["ts", "dur", "tid", "pid", "args", "name", "cat"])
+def test_an_event_with_an_odd_value_stops_nothing(tmp_path, place, value):
+    events = a_gpu_step()
+    for event in events[2::3]:
+        event[place] = value
+    about = {"distributedInfo": {"rank": value, "backend": value}, "deviceProperties": [value]}
+    run = collect(save(tmp_path / "t.json", events, **about), tmp_path / "run")
+    assert len(run.steps) == 1

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from laptime.store.collect import naming
+from laptime.store.collect.json_values import finite, integer, mapping, thread_id
 from laptime.store.collect.source import ChromeTrace
 
 MODULE = "nn.Module: "
@@ -36,10 +37,11 @@ class Event:
     """One span, in microseconds. `number` links: the sequence number of an operator, the correlation else."""
 
     name: str
-    thread: Any
+    thread: int | str
     start: float
     end: float
     number: int = -1
+    external: int = 0  # what a kernel has in common with its operator, where that is told
     stream: int = 0
     kind: str = ""  # of what a device ran
     node: bool = False  # a node of the backward pass
@@ -80,14 +82,16 @@ def read_trace(source: ChromeTrace) -> Trace:
     """The trace, read event by event."""
     trace = Trace()
     mixed: list[Event] = []  # operators and annotations of PyTorch 1.9 and before
+    calls: list[Event] = []  # of the runtime, without a correlation
     categories: set[str] = set()
     for event in source.events():
         if event.get("ph") == "X":
-            _take(event, trace, mixed, categories)
+            _take(event, trace, mixed, calls, categories)
     _separate(mixed, trace)
     for events in (trace.operators, trace.ranges, trace.modules, trace.kernels):
         _by_time(events)
     _mark_nodes(trace)
+    _link(trace, calls)
     _about(trace, source.about, categories)
     return trace
 
@@ -96,20 +100,22 @@ def _by_time(events: list[Event]) -> None:
     events.sort(key=lambda one: (one.start, -one.end))
 
 
-def _take(given: dict[str, Any], trace: Trace, mixed: list[Event], categories: set[str]) -> None:
+def _take(
+    given: dict[str, Any], trace: Trace, mixed: list[Event], calls: list[Event], categories: set[str]
+) -> None:
     kind = str(given.get("cat", "")).lower()
     kind = _OLD_NAMES.get(kind, kind)
     name = sys.intern(str(given.get("name", "")))
     if kind == "python_function" and not name.startswith(MODULE):
         return
-    start, duration = _number(given.get("ts")), _number(given.get("dur", 0))
+    start, duration = finite(given.get("ts")), finite(given.get("dur", 0))
     if start is None or duration is None:
         return
-    args = given.get("args")
-    args = args if isinstance(args, dict) else {}
-    event = Event(name, _whole(given.get("tid"), given.get("tid")), start, start + max(0.0, duration))
+    args = mapping(given.get("args"))
+    event = Event(name, thread_id(given.get("tid")), start, start + max(0.0, duration))
+    event.external = integer(args.get("External id", args.get("external id")), 0)
     if kind in ("cpu_op", "operator"):
-        event.number = _whole(args.get("Sequence number"), -1)
+        event.number = integer(args.get("Sequence number"), -1)
         (trace.operators if kind == "cpu_op" else mixed).append(event)
     elif kind == "user_annotation":
         trace.ranges.append(event)
@@ -117,28 +123,18 @@ def _take(given: dict[str, Any], trace: Trace, mixed: list[Event], categories: s
         trace.modules.append(event)
     elif kind.endswith(_RUNTIME):
         categories.add(kind)
-        if (number := _whole(args.get("correlation"), -1)) >= 0:
-            trace.launches[number] = event
+        if (correlation := integer(args.get("correlation"), -1)) >= 0:
+            trace.launches[correlation] = event
+        else:
+            calls.append(event)
     elif kind in _DEVICE_KINDS and name not in _WAITING:
         categories.add(kind)
-        event.number, event.kind = _whole(args.get("correlation"), -1), _DEVICE_KINDS[kind]
+        event.number, event.kind = integer(args.get("correlation"), -1), _DEVICE_KINDS[kind]
         if name == "dma_request":  # an MTIA's copies
             event.kind = "copy"
-        event.stream = _whole(args.get("stream"), 0)
+        event.stream = integer(args.get("stream"), 0)
         event.communicates = "Collective name" in args or naming.communicates(name)
         trace.kernels.append(event)
-
-
-def _number(value: Any) -> float | None:
-    return float(value) if isinstance(value, int | float) and math.isfinite(value) else None
-
-
-def _whole(value: Any, otherwise: Any) -> Any:
-    """An integer where the value is one, also one in quotes: threads were once written so."""
-    try:
-        return int(value)
-    except (TypeError, ValueError, OverflowError):
-        return otherwise
 
 
 def _separate(mixed: list[Event], trace: Trace) -> None:
@@ -162,15 +158,27 @@ def _mark_nodes(trace: Trace) -> None:
         one.node = True
 
 
+def _link(trace: Trace, calls: list[Event]) -> None:
+    """The launch of each kernel: by correlation, else the call or the operator with its external id."""
+    alone = [one for one in trace.kernels if one.external > 0 and one.number not in trace.launches]
+    if not alone:
+        return
+    external = {one.external: one for one in (*trace.operators, *calls) if one.external > 0}
+    unused = max(trace.launches, default=0)
+    for kernel in alone:
+        launch = external.get(kernel.external)
+        if launch is not None:
+            unused += 1
+            kernel.number, trace.launches[unused] = unused, launch
+
+
 def _about(trace: Trace, about: dict[str, Any], categories: set[str]) -> None:
     """Rank, device and its name, from what the file says of itself."""
-    distributed = about.get("distributedInfo")
-    distributed = distributed if isinstance(distributed, dict) else {}
-    rank = distributed.get("rank")
-    trace.rank = rank if isinstance(rank, int) else None
+    distributed = mapping(about.get("distributedInfo"))
+    rank = integer(distributed.get("rank"), -1)
+    trace.rank = rank if 0 <= rank < 1 << 31 else None
     devices = about.get("deviceProperties")
-    first = devices[0] if isinstance(devices, list) and devices else {}
-    name = first.get("name") if isinstance(first, dict) else None
+    name = mapping(devices[0] if isinstance(devices, list) and devices else None).get("name")
     trace.device_name = str(name) if name else None
     if trace.kernels:
         told = (*categories, str(distributed.get("backend", "")))

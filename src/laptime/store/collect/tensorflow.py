@@ -18,6 +18,7 @@ from typing import Any
 from laptime.errors import DataError
 from laptime.record import Account, LayerTime, Step
 from laptime.store.collect.collected import Collected
+from laptime.store.collect.json_values import finite, integer, mapping, thread_id
 from laptime.store.collect.scopes import Operation, Owner, Scopes
 from laptime.store.collect.source import ChromeTrace
 from laptime.store.files import one_line
@@ -84,19 +85,20 @@ def _devices(file: Path) -> list[Device]:
 
 def _rows(file: Path) -> dict[str, dict[str, list[Operation]]]:
     """Operations by device and by its rows: its streams, its copies, and what the host did for it ("")."""
-    names: dict[Any, str] = {}
+    names: dict[int | str, str] = {}
     waiting = []
     for event in ChromeTrace(file).events():
         if event.get("ph") == "M" and event.get("name") == "process_name":
-            names[event.get("pid")] = str((event.get("args") or {}).get("name", ""))
+            names[thread_id(event.get("pid"))] = str(mapping(event.get("args")).get("name", ""))
         elif event.get("ph") == "X" and event.get("cat") == "Op":
             waiting.append(event)
     rows: dict[str, dict[str, list[Operation]]] = {}
     for event in waiting:
-        device = _DEVICE.search(names.get(event.get("pid"), ""))
-        if device is not None:
+        device = _DEVICE.search(names.get(thread_id(event.get("pid")), ""))
+        operation = _operation(event)
+        if device is not None and operation is not None:
             found = rows.setdefault(f"{device[1].lower()}:{device[2]}", {})
-            found.setdefault(device[3] or "", []).append(_operation(event))
+            found.setdefault(device[3] or "", []).append(operation)
     return rows
 
 
@@ -112,12 +114,14 @@ def _ran(rows: Mapping[str, list[Operation]]) -> list[Operation]:
     return found
 
 
-def _operation(event: dict[str, Any]) -> Operation:
-    args = event.get("args") or {}
-    start, duration = float(event.get("ts", 0)), float(event.get("dur", 0))
+def _operation(event: dict[str, Any]) -> Operation | None:
+    start, duration = finite(event.get("ts", 0)), finite(event.get("dur", 0))
+    if start is None or duration is None:
+        return None
+    args = mapping(event.get("args"))
     name = str(args.get("name") or event.get("name", "")).partition(":")[0]
     kind = str(args.get("op") or event.get("name", ""))
-    return Operation(name, kind, int(event.get("tid", 0)), start, start + duration)
+    return Operation(name, kind, integer(event.get("tid"), 0), start, start + max(0.0, duration))
 
 
 def _step(found: Collected, scopes: Scopes, number: int, rank: int, device: Device) -> None:
