@@ -63,6 +63,7 @@ def shielded(part: Part) -> Callable[[Callable[P, R]], Callable[P, R | None]]:
                 failed(part, error)
                 return None
 
+        vars(safe)["shields"] = part
         return safe
 
     return shield

@@ -102,9 +102,17 @@ def keep_classes(kinds: set[type]) -> None:
     """Leave all other classes as they were."""
     for kind in [kind for kind in _classes if kind not in kinds]:
         _classes.pop(kind).restore()
-    if not kinds:
-        while _forwards:
-            _forwards.popitem()[1].restore()
+
+
+def release() -> None:
+    """Watch nothing any more."""
+    global _depth
+    _watched.clear()
+    _depth = 0
+    for patches in (*_classes.values(), *_forwards.values()):
+        patches.restore()
+    _classes.clear()
+    _forwards.clear()
 
 
 class _Watched:

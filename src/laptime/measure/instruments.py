@@ -18,7 +18,7 @@ from torch import nn
 from laptime.measure.division import Division, Granularity, Unit, has_parameters
 from laptime.measure.graph import Boundary, Entries
 from laptime.measure.guard import Part, attempt, shielded
-from laptime.measure.hooks import around, before, keep_classes, undo_all, watch_forward
+from laptime.measure.hooks import around, before, keep_classes, release, undo_all, watch_forward
 from laptime.measure.layer_hooks import discovering, entering, entering_late, mark_nodes
 from laptime.measure.loss import LossStretch, holds_loss
 from laptime.measure.networks import Network, updated_bytes
@@ -352,14 +352,12 @@ class Instruments:
         self.seen.update = True
 
     def detach(self) -> None:
-        """Leave no hook behind."""
-        self.disarm()
-        for network in self.networks:
-            undo_all(network.discovery)
-            undo_all(network.undo)
-        self.loss.forget()
-        self.updates.detach()
-        keep_classes(set())
+        """Leave no hook behind, whatever fails on the way."""
+        actions: list[Callable[[], None]] = [self.disarm, self.loss.forget, self.updates.detach]
+        actions += [partial(undo_all, network.discovery) for network in self.networks]
+        actions += [partial(undo_all, network.undo) for network in self.networks]
+        for action in [*actions, release]:
+            attempt(Part.RECORDING, action)
 
     def end_layers(self) -> None:
         """Go on without layers: their marks have failed."""

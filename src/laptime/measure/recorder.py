@@ -312,6 +312,7 @@ class Recorder(Steps):
         """Wait for the device and write every step that has ended: before a checkpoint that follows them."""
         self._settling.flush(wait=True)
 
+    @shielded(Part.RECORDING)
     def note(self, text: str) -> None:
         """Keep a remark with the run's summary."""
         self.facts.note(text)
@@ -320,6 +321,7 @@ class Recorder(Steps):
         """Count a checkpoint that could not be written in the run's health."""
         self._writer.checkpoint_failed(reason)
 
+    @shielded(Part.RECORDING)
     def update(self, **facts: Mapping[str, Any]) -> None:
         """Add to the run's `summary`, `config` or `outputs`; the next flush writes it."""
         self._writer.update(**facts)

@@ -343,6 +343,7 @@ class Steps:
             self._tracer.collect(self._traced, self.instruments.is_layer())
         except Exception as error:  # a full disk under the temporary folder, a trace torch cannot write
             self.facts.note(f"a kernel trace was lost ({type(error).__name__}: {error})")
+            self._tracer.give_up(str(error))
         first = min((raw.fields["step"] for _, raw in self._traced), default=self._step)
         self.facts.detach.session(began=first - 1, ended=self._step)  # a warm-up step comes first
         for _, raw in self._traced:
