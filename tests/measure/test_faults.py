@@ -1,4 +1,4 @@
-"""Whatever of ours fails, and whenever: the training goes on as if nobody recorded it, and one line says so."""
+"""Whatever of ours fails, the training goes on as if nobody recorded it, and a line says so."""
 
 import inspect
 import warnings
@@ -157,7 +157,7 @@ def digest(network: nn.Module) -> float:
 
 
 def train(record: Any) -> float:
-    """Two epochs of everything that is watched: a criterion, a penalty, copies, evaluation, two optimizers."""
+    """Two epochs of all that is watched: a criterion, a penalty, copies, evaluation, two optimizers."""
     torch.manual_seed(0)
     network = Net()
     first = torch.optim.SGD(network.features.parameters(), lr=0.1)

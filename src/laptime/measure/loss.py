@@ -137,9 +137,10 @@ class _Nodes(TorchFunctionMode):
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         begin = attempt(Part.LAYERS, self._begin) if self._on else None
+        function = attempt(Part.LAYERS, _unpatched, func) or func
         self._calling += 1
         try:
-            result = _unpatched(func)(*args, **(kwargs or {}))
+            result = function(*args, **(kwargs or {}))
         finally:
             self._calling -= 1
         if self._on:

@@ -12,7 +12,7 @@ from collections import deque
 from laptime.measure.books import Books, Closed
 from laptime.measure.budget import Budget
 from laptime.measure.clocks import Clock
-from laptime.measure.guard import Part, attempt, warn
+from laptime.measure.guard import warn
 from laptime.measure.summary import Facts
 from laptime.measure.timeline import RawStep
 from laptime.record import Stage
@@ -91,6 +91,13 @@ class Settling:
             most = None if most is None else most - 1
 
     def _work(self) -> None:
+        try:
+            self._keep_writing()
+        except Exception as error:  # the training thread goes on, and writes what there is at the end
+            reason = f"{type(error).__name__}: {error}"
+            self._failure = f"rows were written only at the end ({reason}); please report this"
+
+    def _keep_writing(self) -> None:
         flushed = time.monotonic()
         while not self._end.wait(LOOK_S):
             due = time.monotonic() - flushed >= self._flush_s
@@ -98,7 +105,7 @@ class Settling:
             if due or len(self._pending) >= ENOUGH:
                 self._settle()
             if due:
-                attempt(Part.RECORDING, self._writer.flush, patient=True)
+                self._writer.flush(patient=True)
                 flushed = time.monotonic()
         self._facts.background_s = time.thread_time()
 
