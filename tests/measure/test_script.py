@@ -15,6 +15,7 @@ from torch.utils.data.dataloader import _BaseDataLoaderIter
 
 import laptime
 from laptime.errors import RunExists, ScriptError
+from laptime.measure import updates
 from laptime.measure.scripts import finder
 from laptime.measure.scripts.run import run_script
 from tests.measure.loops import torch_is_untouched
@@ -271,25 +272,26 @@ def test_what_a_script_saves_and_copies_carries_nothing_of_ours(run, tmp_path):
 
 
 def test_too_many_optimizers_and_networks_are_noted_not_raised(run, monkeypatch):
-    monkeypatch.setattr(finder, "MOST_OPTIMIZERS", 1)
+    monkeypatch.setattr(updates, "MOST_OPTIMIZERS", 1)
     monkeypatch.setattr(finder, "MOST_NETWORKS", 1)
     found = run("two_networks")
     assert found.status == "finished"
     assert any("first 1 networks" in note for note in found.summary["notes"])
 
 
-def test_the_search_for_networks_stops(run):
-    calls = []
-    original = finder.ScriptRecorder._is_outermost
+def test_nothing_is_looked_for_inside_of_networks(run):
+    """What a script calls from outside is looked at once; the layers of its networks never are."""
+    looked = []
+    original = finder.ScriptRecorder._meet_stranger
 
     def counting(self, module):
-        calls.append(module)
+        looked.append(type(module).__name__)
         return original(self, module)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(finder.ScriptRecorder, "_is_outermost", counting)
+        patch.setattr(finder.ScriptRecorder, "_meet_stranger", counting)
         run("one_batch")
-    assert len(calls) <= finder.SEARCH_UPDATES + 1
+    assert looked == ["Net"]
 
 
 @pytest.mark.parametrize("name", ["spawned", pytest.param("plain", marks=pytest.mark.slow)])

@@ -29,7 +29,6 @@ from laptime.measure.instruments import Instruments
 from laptime.measure.timeline import COMMUNICATION, LOSS, RETURN, Timeline
 from laptime.measure.watch import Watch
 
-_compiling = torch.compiler.is_compiling
 FIRST = -1  # the key of our hook among those of a loss; torch counts its own from 0
 
 EXCHANGES = (
@@ -120,7 +119,7 @@ class Collectives:
     def _enter(self) -> int | None:
         """An exchange begins; returns whose time it takes, or None where it is not for us to count."""
         try:
-            if self._exchanging or _compiling() or not self._mine() or not several():
+            if self._exchanging or patches.tracing() or not self._mine() or not several():
                 return None
             earlier = self._timeline.owner & ~RETURN
             self._instruments.loss.close()

@@ -8,6 +8,7 @@ functionally) hands its parameters to its nearest called ancestor, which becomes
 from __future__ import annotations
 
 import difflib
+import weakref
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -23,6 +24,9 @@ from laptime.record import Layer
 Granularity = str | int | Mapping[str, str | Sequence[str]]
 
 
+GONE = nn.Module()
+
+
 @dataclass(slots=True, eq=False)
 class Unit:
     """A module that may prove to be a layer."""
@@ -30,7 +34,7 @@ class Unit:
     index: int
     name: str
     path: str
-    module: nn.Module
+    reference: weakref.ref[nn.Module]
     network: int
     candidate: bool
     compiled: bool
@@ -41,6 +45,12 @@ class Unit:
     is_layer: bool = False
     owner: Unit | None = None  # the layer that takes this unit's time and parameters along
     leader: Unit | None = None  # the first of a group that a mapping puts under one name
+
+    @property
+    def module(self) -> nn.Module:
+        """The module; an empty one once the script has let go of it: no recording keeps a network alive."""
+        module = self.reference()
+        return GONE if module is None else module
 
     @property
     def layer(self) -> int:
@@ -105,7 +115,8 @@ class Division:
     def __init__(
         self, root: nn.Module, *, granularity: Granularity, network: int, prefix: str, first: int
     ) -> None:
-        self.root = root
+        self._root = weakref.ref(root)
+        self._described: dict[int, Layer] = {}
         self.units: list[Unit] = []
         self.calls: list[Unit] = []  # in the order of their first calls
         self._called: set[int] = set()
@@ -120,7 +131,7 @@ class Division:
                 index=first + len(self.units),
                 name=prefix + name,
                 path=path,
-                module=module,
+                reference=weakref.ref(module),
                 network=network,
                 candidate=path in named or compiled,
                 compiled=compiled,
@@ -132,6 +143,12 @@ class Division:
             by_path[path] = unit
             self.units.append(unit)
         self.resolved = False
+
+    @property
+    def root(self) -> nn.Module:
+        """The network; an empty module once it is gone."""
+        root = self._root()
+        return GONE if root is None else root
 
     def call(self, unit: Unit) -> None:
         """A unit was called; only its first call counts."""
@@ -209,8 +226,12 @@ class Division:
 
     def describe(self, claimed: set[int]) -> dict[int, Layer]:
         """The layers as plain values, by unit index."""
-        owned = self.parameters_by_layer(claimed)
-        return {unit.index: describe(unit, owned.get(unit.index, [])) for unit in self.layers()}
+        if self.root is not GONE:
+            owned = self.parameters_by_layer(claimed)
+            self._described = {
+                unit.index: describe(unit, owned.get(unit.index, [])) for unit in self.layers()
+            }
+        return self._described
 
 
 def describe(unit: Unit, parameters: Sequence[torch.Tensor]) -> Layer:

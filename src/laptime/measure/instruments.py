@@ -18,7 +18,7 @@ from torch import nn
 from laptime.measure.division import Division, Granularity, Unit, has_parameters
 from laptime.measure.graph import Boundary, Entries
 from laptime.measure.guard import Part, attempt, shielded
-from laptime.measure.hooks import around, before, keep_classes, release, undo_all, watch_forward
+from laptime.measure.hooks import around, before, release, undo_all, watch_forward
 from laptime.measure.layer_hooks import discovering, entering, entering_late, mark_nodes
 from laptime.measure.loss import LossStretch, holds_loss
 from laptime.measure.networks import Network, updated_bytes
@@ -69,8 +69,7 @@ class Instruments:
         self.backward_depth = 0
         self.other_threads = False  # a network was called in another thread than the recorded one
         self.trained = False  # a backward pass was seen in this recording
-        self.watched_classes: set[type] = set()  # beside those of the layers
-        self.on_forward: Callable[[Network], None] | None = None
+        self.on_forward: Callable[[Network, Unit], None] | None = None
         self.too_dear: Callable[[int], bool] | None = None  # whether so many marks are, for the running step
         self.on_other_thread: Callable[[], bool] | None = None  # whether the recording goes on there
         self.on_network_resolved: Callable[[], None] | None = None
@@ -79,6 +78,8 @@ class Instruments:
         self.reading: Reading | None = None  # of the operations of the first step
         self._layer_undo: list[Callable[[], None]] = []
         self._lost = False  # a layer ran outside every forward pass
+        self._update_weights: dict[int, dict[int, float]] = {}  # as they were last known
+        self._weights_version = -1
         self._ended = False  # layers are not looked for any more
         self._published = 0
 
@@ -93,7 +94,7 @@ class Instruments:
             prefix=prefix,
             first=len(self.units),
         )
-        network = Network(name, root, division)
+        network = Network(name, division)
         known = {id(unit.module) for unit in self.units}
         self.units.extend(division.units)
         self.networks.append(network)
@@ -128,7 +129,16 @@ class Instruments:
 
     def update_weights(self, index: int) -> dict[int, float]:
         """Bytes that an optimizer updates, by layer: the share by which its time is split."""
-        return updated_bytes(self.networks, self.updates.optimizers[index])
+        found = updated_bytes(self.networks, self.updates.charged_to(index))
+        return found or self._update_weights.get(index, {})  # the script may have let go of it
+
+    def _keep_weights(self) -> None:
+        """Who an update is for, as long as optimizers and networks are there to tell."""
+        if self._weights_version != self.version or len(self._update_weights) < self.updates.places:
+            self._weights_version = self.version
+            self._update_weights |= {
+                place: self.update_weights(place) for place in range(self.updates.places)
+            }
 
     # -- finding their layers ----------------------------------------------------------------------------
 
@@ -153,7 +163,7 @@ class Instruments:
         self.timeline.mark(INSTRUMENT)
         network.division.resolve()
         network.forwards += 1
-        network.trained = network.trained or network.root.training
+        network.trained = network.trained or (network.root.training and torch.is_grad_enabled())
         self.version += 1
         self.timeline.give_back(earlier)
 
@@ -166,16 +176,9 @@ class Instruments:
                 ended = True
         if ended:
             self.disarm()
-            self._leave_classes()
         if self.version != self._published and self.on_network_resolved is not None:
             self._published = self.version
             self.on_network_resolved()
-
-    def _leave_classes(self) -> None:
-        """Once all layers are known, only their classes stay watched."""
-        if not any(network.discovery for network in self.networks):
-            needed = (unit for unit in self.units if unit.candidate or unit.is_layer or unit.entry)
-            keep_classes({type(unit.module) for unit in needed} | self.watched_classes)
 
     # -- marks on layers ---------------------------------------------------------------------------------
 
@@ -218,7 +221,7 @@ class Instruments:
         elif first:
             self.loss.close()
         if first and self.on_forward is not None:
-            self.on_forward(network)
+            self.on_forward(network, unit)
         if first and self.armed and len(self.timeline.owners) > MANY_MARKS:
             self._spare(network)
         if not self.backward_depth:
@@ -341,6 +344,8 @@ class Instruments:
 
     def _next_search(self, seen: Seen) -> None:
         self._end_discovery()
+        if seen.update:
+            self._keep_weights()
         if seen.backward and not seen.forward:  # it may be called by `forward`
             for network in self.networks:
                 watch_forward(type(network.root))
@@ -353,7 +358,7 @@ class Instruments:
 
     def detach(self) -> None:
         """Leave no hook behind, whatever fails on the way."""
-        actions: list[Callable[[], None]] = [self.disarm, self.loss.forget, self.updates.detach]
+        actions: list[Callable[[], None]] = [self.disarm, self.loss.end, self.updates.detach]
         actions += [partial(undo_all, network.discovery) for network in self.networks]
         actions += [partial(undo_all, network.undo) for network in self.networks]
         for action in [*actions, release]:

@@ -18,6 +18,7 @@ from types import FunctionType
 from typing import Any
 
 import torch
+from torch.optim.optimizer import register_optimizer_step_pre_hook
 from torch.overrides import TorchFunctionMode, _get_current_function_mode_stack
 
 from laptime.measure.clocks import Stamp
@@ -27,6 +28,7 @@ from laptime.measure.timeline import HOST, LOSS, RETURN, Timeline
 
 NOTICEABLE_NS = 50_000  # of Python after a loss: enough to look for it in every step
 PAUSE_NS = 1_000_000  # between two operations of a loss: no longer the loss's own Python
+MOST_STRETCHES = 256  # of a step that are told apart
 MOST_NODES = 64  # walked in the graph of a loss that is scaled
 
 
@@ -40,19 +42,26 @@ class LossStretch:
         self._number = 0  # the sequence number at its begin
         self._complete = False
         self._nodes = _Nodes(timeline, self._pause)
-        self._python_follows = False
+        self._place = 0  # of the stretch among those of the step
+        self._python_follows: set[int] = set()  # the stretches, by their place, that Python was found in
 
     def open(self, *, complete: bool) -> None:
         """It begins with the last mark. `complete`: the loss has its value; what may follow is small."""
         self._mark = len(self._timeline.owners) - 1
         self._number, self._complete = sequence_number(), complete
-        if self.marked_step or self._python_follows:
+        self._place += 1
+        if self.marked_step or self._place in self._python_follows:
             self._nodes.watch()
 
     def forget(self) -> None:
         """The step is over."""
         self._nodes.look_away()
-        self._mark = -1
+        self._mark, self._place = -1, 0
+
+    def end(self) -> None:
+        """The recording is over."""
+        self.forget()
+        self._nodes.leave()
 
     def close(self, *, roots: Iterable[Any] = (), instead: int = LOSS) -> bool:
         """Something else begins: what came after the last node is host time. Whether there was a node.
@@ -71,7 +80,10 @@ class LossStretch:
         if instead != LOSS:
             owners[mark] = instead
         if last is not None and last.number == number:
-            self._python_follows = time.perf_counter_ns() - last.at_ns > NOTICEABLE_NS
+            if time.perf_counter_ns() - last.at_ns > NOTICEABLE_NS and self._place < MOST_STRETCHES:
+                self._python_follows.add(self._place)
+            else:
+                self._python_follows.discard(self._place)
             self._timeline.insert(last.stamp, HOST)
         elif self._complete and _only_scales(roots, self._number):
             owners[mark] = HOST
@@ -134,6 +146,17 @@ class _Nodes(TorchFunctionMode):
                 self._left = True
         self._on = False
         return last
+
+    def leave(self) -> None:
+        """Be gone from torch's stack; at the next update, if a call is under way through us just now."""
+        if not self._left:
+            return
+
+        def take_off(*_: Any) -> None:
+            self.look_away()
+            handle.remove()
+
+        handle = register_optimizer_step_pre_hook(take_off)
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         begin = attempt(Part.LAYERS, self._begin) if self._on else None

@@ -17,13 +17,17 @@ class Network:
     """A network under observation."""
 
     name: str
-    root: nn.Module
     division: Division
     undo: list[Callable[[], None]] = field(default_factory=list)
     discovery: list[Callable[[], None]] = field(default_factory=list)  # while its layers are being found
     forwards: int = 0
     trained: bool = False  # a discovering pass was in training mode
     searches: int = 0
+
+    @property
+    def root(self) -> nn.Module:
+        """The network itself."""
+        return self.division.root
 
 
 def layers_of(networks: Iterable[Network]) -> dict[int, Layer]:
@@ -36,9 +40,10 @@ def layers_of(networks: Iterable[Network]) -> dict[int, Layer]:
     return found
 
 
-def updated_bytes(networks: Iterable[Network], optimizer: Optimizer) -> dict[int, float]:
-    """Bytes that an optimizer updates, by layer."""
-    mine = {id(p) for group in optimizer.param_groups for p in group["params"] if p.requires_grad}
+def updated_bytes(networks: Iterable[Network], optimizers: Iterable[Optimizer]) -> dict[int, float]:
+    """Bytes that optimizers update, by layer."""
+    groups = [group for optimizer in optimizers for group in optimizer.param_groups]
+    mine = {id(p) for group in groups for p in group["params"] if p.requires_grad}
     found: dict[int, float] = {}
     claimed: set[int] = set()
     for network in networks:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from types import FunctionType
 from typing import Any, Protocol
 
@@ -19,7 +19,11 @@ from torch.nn.modules.loss import _Loss
 from torch.utils.data import DataLoader
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 
-_compiling = torch.compiler.is_compiling
+
+def tracing() -> bool:
+    """Whether torch reads the code that runs instead of only running it: then we step aside."""
+    return torch.compiler.is_compiling() or torch._C._get_tracing_state() is not None
+
 
 Leave = Callable[[Any], None]
 """Ends what was begun around a call, with the call's result; None after an exception."""
@@ -36,6 +40,7 @@ class Watcher(Protocol):
     def enter_loss(self) -> Leave | None: ...
     def enter_data(self, source: Any, *, draws: bool) -> Leave | None: ...
     def enter_copy(self) -> Leave | None: ...
+    def enter_aside(self) -> Leave | None: ...
 
 
 # Functional losses, by the names torch.nn.functional gives them.
@@ -46,6 +51,15 @@ LOSSES = (
     "cross_entropy",
     "kl_div",
 )
+
+
+# Constants of templates, in whose place is put what they say.
+REPLACEMENT, ORIGINAL = "the replacement", "the original"
+
+
+def _call_replacement(*args: Any, **kwargs: Any) -> Any:
+    replacement: Any = "the replacement"
+    return replacement(*args, **kwargs)
 
 
 class Patches:
@@ -72,27 +86,36 @@ class Patches:
 
         self._undo.append(undo)
 
-    def replace_body(self, function: FunctionType, make: Callable[[Any], Any]) -> None:
+    def replace_body(
+        self,
+        function: FunctionType,
+        make: Callable[[Any], Any],
+        *,
+        template: Any = None,
+        constants: Mapping[str, Any] | None = None,
+    ) -> None:
         """Have a function do what `make(original)` does, and stay the same object.
 
         Functions are pickled by their name, and pickle refuses one that its name does not lead to: with
         another function in its place, a network that keeps `F.cross_entropy` could not be saved. TorchScript
-        reads source and signature, which stay as well.
+        reads source and signature, which stay as well. The new body is that of `template`, in whose constants
+        are put the replacement, the original and what else is given.
         """
         code, attributes = function.__code__, dict(vars(function))
         original = FunctionType(
             code, function.__globals__, function.__name__, function.__defaults__, function.__closure__
         )
         original.__kwdefaults__ = function.__kwdefaults__
-        replacement = make(original)
+        put = {REPLACEMENT: make(original), ORIGINAL: original, **(constants or {})}
         function.__dict__["__signature__"] = inspect.signature(function)
-        template = _call_constant.__code__
-        function.__code__ = template.replace(
-            co_consts=tuple(replacement if one == CONSTANT else one for one in template.co_consts),
-            **{
-                name: getattr(code, name)
-                for name in ("co_filename", "co_firstlineno", "co_name", "co_qualname")
-            },
+        body = (template or _call_replacement).__code__
+        function.__code__ = body.replace(
+            co_consts=tuple(put.get(one, one) if isinstance(one, str) else one for one in body.co_consts),
+            co_filename=code.co_filename,
+            co_firstlineno=code.co_firstlineno,
+            co_name=code.co_name,
+            co_qualname=code.co_qualname,
+            co_freevars=code.co_freevars,  # Python asks for as many as the function has cells
         )
 
         def undo() -> None:
@@ -101,6 +124,9 @@ class Patches:
             vars(function).update(attributes)
 
         self._undo.append(undo)
+
+    def __bool__(self) -> bool:
+        return bool(self._undo)
 
     def restore(self) -> None:
         """Put everything back."""
@@ -116,14 +142,6 @@ def active() -> Watcher | None:
     return _active
 
 
-CONSTANT = "in whose place the replacement is put"
-
-
-def _call_constant(*args: Any, **kwargs: Any) -> Any:
-    replacement: Any = "in whose place the replacement is put"
-    return replacement(*args, **kwargs)
-
-
 def install(watcher: Watcher) -> Patches:
     """Start telling `watcher` about backward passes, losses, loader waits and copies."""
     global _active
@@ -134,12 +152,21 @@ def install(watcher: Watcher) -> Patches:
     patches.replace(torch.autograd, "_engine_run_backward", _backward)
     for name in LOSSES:
         patches.replace_body(getattr(functional, name), _loss)
-    patches.replace(_Loss, "__call__", _loss)
+    # Its call is looked up anew each time: torch.fx replaces it while it traces.
+    patches.replace(
+        _Loss, "__call__", lambda _: _loss(lambda *args, **kw: torch.nn.Module.__call__(*args, **kw))
+    )
+    for owner in (torch.optim.Optimizer, torch.nn.Module):
+        patches.replace(owner, "zero_grad", _aside)
     patches.replace(DataLoader, "__iter__", functools.partial(_data, draws=False))
     patches.replace(_BaseDataLoaderIter, "__next__", functools.partial(_data, draws=True))
     for name in ("to", "cuda"):
         patches.replace(torch.Tensor, name, _copy)
     return patches
+
+
+def _call_module(*args: Any, **kwargs: Any) -> Any:
+    return torch.nn.Module.__call__(*args, **kwargs)
 
 
 def uninstall(patches: Patches) -> None:
@@ -163,7 +190,7 @@ def _bracketed(leave: Leave | None, original: Any, args: Any, kwargs: Any) -> An
 def _backward(original: Any) -> Any:
     @functools.wraps(original)
     def engine_run_backward(outputs: Any, *args: Any, **kwargs: Any) -> Any:
-        if _active is None or _compiling():
+        if _active is None or tracing():
             return original(outputs, *args, **kwargs)
         # autograd.grad returns gradients instead of accumulating them, and says so here.
         leave = _active.enter_backward(outputs, accumulates=bool(kwargs.get("accumulate_grad", True)))
@@ -175,7 +202,7 @@ def _backward(original: Any) -> Any:
 def _loss(original: Any) -> Any:
     @functools.wraps(original)
     def loss(*args: Any, **kwargs: Any) -> Any:
-        if _compiling() or _active is None:
+        if tracing() or _active is None:
             return original(*args, **kwargs)
         return _bracketed(_active.enter_loss(), original, args, kwargs)
 
@@ -192,10 +219,20 @@ def _data(original: Any, *, draws: bool) -> Any:
     return data
 
 
+def _aside(original: Any) -> Any:
+    @functools.wraps(original)
+    def aside(*args: Any, **kwargs: Any) -> Any:
+        if tracing() or _active is None:
+            return original(*args, **kwargs)
+        return _bracketed(_active.enter_aside(), original, args, kwargs)
+
+    return aside
+
+
 def _copy(original: Any) -> Any:
     @functools.wraps(original)
     def copy(tensor: Any, *args: Any, **kwargs: Any) -> Any:
-        if _compiling() or _active is None:
+        if tracing() or _active is None:
             return original(tensor, *args, **kwargs)
         return _bracketed(_active.enter_copy(), original, (tensor, *args), kwargs)
 

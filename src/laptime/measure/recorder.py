@@ -112,6 +112,7 @@ class Recorder(Steps):
         self._joins = joins  # the run of the other ranks, though rank 0 may have ended it already
         self._status: str | None = None
         self.give_way: Callable[[], None] | None = None  # to another recording that is about to begin
+        self._several = len(self._given) > 1
         self._lost: set[Part] = set()  # what a fault of ours has ended
 
     def start(self) -> Recorder:
@@ -142,6 +143,7 @@ class Recorder(Steps):
             raise
         for optimizer in self._optimizers:
             self.instruments.updates.add(optimizer)
+        self._given, self._optimizers = {}, []  # no recording keeps a network alive
         self._network_files = NetworkFiles(self._writer, self.instruments, self.facts)
         self.instruments.on_network_resolved = self._network_files.write_layers
         self.instruments.updates.watch()
@@ -277,7 +279,7 @@ class Recorder(Steps):
         A first network that has steps on disk already keeps the names that they have.
         """
         refuse_replicas(network)
-        several = len(self._given) > 1 or bool(self.instruments.networks)
+        several = self._several or bool(self.instruments.networks)
         if several and len(self.instruments.networks) == 1 and self._step == 0:
             self.instruments.rename(f"{self.instruments.networks[0].name}.")
         self.instruments.add_network(name, network, prefix=f"{name}." if several else "")

@@ -3,26 +3,24 @@
 from __future__ import annotations
 
 import threading
+import weakref
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import torch
 from torch.optim import Optimizer
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 from torch.utils.hooks import RemovableHandle
 
-from laptime.errors import RecordingError
 from laptime.measure.guard import Part, attempt, shielded
+from laptime.measure.patches import tracing
 from laptime.measure.timeline import HOST, MOST_OPTIMIZERS, OPTIMIZERS, Timeline
-
-_compiling = torch.compiler.is_compiling
 
 
 class Updates:
     """The optimizers of a recording, by their place in the list."""
 
     def __init__(self, timeline: Timeline, begun: Callable[[], object], done: Callable[[], None]) -> None:
-        self.optimizers: list[Optimizer] = []
+        self._charged: list[list[weakref.ref[Optimizer]]] = []  # by the place that they are charged to
         self._places: dict[int, int] = {}  # by identity: asked four times a step
         self.on_unknown: Callable[[Optimizer], None] | None = None
         self.before: Callable[[Optimizer], None] | None = None
@@ -31,7 +29,7 @@ class Updates:
         self._begun = begun
         self._done = done
         self._depth = 0
-        self._passed: Optimizer | None = None  # an unknown optimizer whose step has begun
+        self._passed = 0  # the id of an unknown optimizer whose step has begun
         self.total = 0
         self._new: list[int] = []
         self._handles: list[RemovableHandle] = []
@@ -47,22 +45,34 @@ class Updates:
             handle.remove()
         self._handles.clear()
 
+    @property
+    def places(self) -> int:
+        """Places that optimizers are charged to."""
+        return len(self._charged)
+
+    @property
+    def optimizers(self) -> list[Optimizer]:
+        """Those that the script still has."""
+        return [one for place in range(len(self._charged)) for one in self.charged_to(place)]
+
+    def charged_to(self, place: int) -> list[Optimizer]:
+        """The optimizers that share a place: one, but for the last."""
+        return [one for reference in self._charged[place] if (one := reference()) is not None]
+
     def add(self, optimizer: Optimizer) -> None:
-        """Charge this optimizer's steps as updates."""
-        if len(self.optimizers) >= MOST_OPTIMIZERS:
-            raise RecordingError(f"at most {MOST_OPTIMIZERS} optimizers can be told apart in one recording")
-        self._places[id(optimizer)] = len(self.optimizers)
-        self.optimizers.append(optimizer)
-        self._new.append(0)
+        """Charge this optimizer's steps as updates; those past the number of places share the last."""
+        key = id(optimizer)
+        if len(self._charged) < MOST_OPTIMIZERS:
+            self._charged.append([])
+            self._new.append(0)
+        self._places[key] = len(self._charged) - 1
+        last = self._charged[-1]
+        last[:] = [one for one in last if one() is not None]
+        last.append(weakref.ref(optimizer, lambda _: self._places.pop(key, None)))
 
     def next_step(self) -> None:
         """Forget an update that never ended."""
         self._depth = 0
-
-    @property
-    def under_way(self) -> bool:
-        """Whether an optimizer makes a step, of which a closure is part."""
-        return self._depth > 0
 
     def new(self) -> int:
         """Updates since this was last asked; of several optimizers in turns, those of the busiest."""
@@ -80,13 +90,13 @@ class Updates:
 
     @shielded(Part.RECORDING)
     def _before_update(self, optimizer: Optimizer, args: Any, kwargs: Any) -> Any:
-        if _compiling() or self._elsewhere():
+        if tracing() or self._elsewhere():
             return None
         if self._index(optimizer) is None and self.on_unknown is not None:
             self.on_unknown(optimizer)
         index = self._index(optimizer)
         if index is None:
-            self._passed = optimizer
+            self._passed = id(optimizer)
             return None
         self._depth += 1
         if self._depth > 1:
@@ -100,9 +110,9 @@ class Updates:
 
     @shielded(Part.RECORDING)
     def _after_update(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
-        if _compiling() or self._elsewhere():
+        if tracing() or self._elsewhere():
             return
-        if self._index(optimizer) is None and self._passed is not optimizer and self.on_unknown is not None:
+        if self._index(optimizer) is None and self._passed != id(optimizer) and self.on_unknown is not None:
             self.on_unknown(optimizer)  # its step, with a closure, began before the recording
             self._depth = 1
         index = self._index(optimizer)

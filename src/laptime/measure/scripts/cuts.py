@@ -20,6 +20,7 @@ from torch.utils.data import DataLoader
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 
 from laptime.measure.arguments import batch_size
+from laptime.measure.division import Unit
 from laptime.measure.guard import Part, attempt
 from laptime.measure.networks import Network
 from laptime.measure.patches import Patches
@@ -48,9 +49,9 @@ class _Step:
     ahead: int = 0  # batches among these that were drawn for steps to come
     drawn_ahead: bool = False  # the batch that is being drawn is such a one
     ahead_mark: int | None = None  # where the first of these was drawn
-    calls: dict[int, int] = field(default_factory=dict)  # of each network, by id
-    updates: dict[int, Optimizer] = field(default_factory=dict)  # in the order of their steps
-    evaluated: Network | None = None  # called without gradients
+    calls: dict[int, int] = field(default_factory=dict)  # of networks and parts called by themselves, by id
+    updates: dict[int, None] = field(default_factory=dict)  # ids of optimizers, in the order of their steps
+    evaluated: Unit | None = None  # a network, or part of one, called without gradients
 
 
 class Cuts:
@@ -60,6 +61,7 @@ class Cuts:
         self.recorder: Recorder | None = None
         self.driven = False  # a trainer cuts its own steps
         self.optimizers = 0  # that the script has made
+        self.updating: set[int] = set()  # ids of optimizers that make a step, of which a closure is part
         self._patches = Patches()
         self._serial = count()  # of passes over loaders
         self._passes: WeakKeyDictionary[Any, _Pass] = WeakKeyDictionary()  # by iterator
@@ -68,10 +70,10 @@ class Cuts:
         self._source: _Pass | None = None  # where the step's batch was drawn from
         self._elsewhere: _Pass | None = None  # the same, in another thread
         self._step = _Step()
-        self._closing: Optimizer | None = None  # the one that ends a round
+        self._closing = 0  # the id of the optimizer that ends a round
         self._update_end = 0  # the mark after the latest update
         self._backwards = 0  # since the latest update
-        self._validated: Network | None = None  # the step before was an evaluation of it
+        self._validated: Unit | None = None  # the step before was an evaluation of it
 
     def watch_loaders(self) -> None:
         """From the start: the first batch is drawn before there is a network to record."""
@@ -142,6 +144,7 @@ class Cuts:
         """A batch is about to be drawn: the step that used the one before is over, or will go on with it."""
         assert self.recorder is not None
         seen = self.recorder.seen
+        self.updating.clear()  # one that has raised never ends
         self._step.drawn_ahead = False
         if self.driven or not (seen.forward or seen.update):
             return
@@ -163,40 +166,42 @@ class Cuts:
         if recorder is not None and not self.driven and recorder.step_number and recorder.seen.update:
             self._lap()
 
-    def before_forward(self, network: Network) -> None:
-        """A network is called from outside: the next batch is used, or training turns to evaluation."""
+    def before_forward(self, network: Network, unit: Unit) -> None:
+        """A network is called, or a part of it by itself: the next batch is used, or evaluation begins."""
         assert self.recorder is not None
         if self.driven or self.recorder.watch.elsewhere():
             return
         mark = self._step.ahead_mark
-        if mark is not None and self._calls(network) and not self.recorder.seen.backward:
+        if mark is not None and self._calls(unit) and not self.recorder.seen.backward:
             self._lap(at=mark)  # nobody asked for gradients: the batch was not drawn ahead
-        elif self._begins(network):
+        elif self._begins(unit):
             self._lap()
         calls = self._step.calls
-        calls[id(network)] = calls.get(id(network), 0) + 1
-        if not torch.is_grad_enabled():
-            self._step.evaluated = network
+        calls[unit.index] = calls.get(unit.index, 0) + 1
+        if not torch.is_grad_enabled() and self._step.evaluated is None:
+            self._step.evaluated = unit
 
-    def _calls(self, network: Network) -> int:
-        return self._step.calls.get(id(network), 0)
+    def _calls(self, unit: Unit) -> int:
+        return self._step.calls.get(unit.index, 0)
 
-    def _begins(self, network: Network) -> bool:
-        """Whether this call of a network begins another step."""
+    def _begins(self, unit: Unit) -> bool:
+        """Whether this call begins another step."""
         assert self.recorder is not None
         seen, step = self.recorder.seen, self._step
-        if not torch.is_grad_enabled() and seen.update and not self._in_round():
+        graded = torch.is_grad_enabled()
+        if not graded and seen.update and not self._in_round():
             return True  # evaluation after training
         if step.evaluated is not None and not step.draws and not seen.graded:
             # A teacher is called once before its pupil; what was evaluated before was evaluated again.
-            return network is step.evaluated or step.evaluated is self._validated
-        if not self._calls(network) or self.recorder.instruments.updates.under_way:
+            again = self._calls(unit) > 0
+            return again or (graded and step.evaluated is self._validated)
+        if not self._calls(unit) or self.updating:
             return False
         if step.ahead and seen.backward and not self._in_round():
             return True
         if step.draws or (self._updates_come() and self.optimizers > 1):
             return False
-        return seen.backward or (not self._updates_come() and self._calls(network) >= MOST_CALLS)
+        return seen.backward or (not self._updates_come() and self._calls(unit) >= MOST_CALLS)
 
     def before_backward(self) -> None:
         """A backward pass of something that is not seen forward; without optimizers each is a step."""
@@ -214,13 +219,13 @@ class Cuts:
 
     def _in_round(self) -> bool:
         """Whether some optimizers have stepped, and one that ends the round has not."""
-        closing, updates = self._closing, self._step.updates
-        return closing is not None and bool(updates) and id(closing) not in updates
+        updates = self._step.updates
+        return self._closing != 0 and bool(updates) and self._closing not in updates
 
     def before_update(self, optimizer: Optimizer) -> None:
         """An optimizer that steps again is in another round: the one before ended with its last update."""
         if not self.driven and id(optimizer) in self._step.updates:
-            self._closing = list(self._step.updates.values())[-1]
+            self._closing = list(self._step.updates)[-1]
             self._lap(at=self._update_end)
 
     def after_update(self, optimizer: Optimizer) -> None:
@@ -229,9 +234,9 @@ class Cuts:
         self._backwards = 0
         if self.driven:
             return
-        self._step.updates[id(optimizer)] = optimizer
+        self._step.updates[id(optimizer)] = None
         self._update_end = len(self.recorder.timeline.owners) - 1
-        if optimizer is self._closing and not self._step.draws:
+        if id(optimizer) == self._closing and not self._step.draws:
             self._lap()
 
     # -- the end of a step -----------------------------------------------------------------------------------

@@ -1,7 +1,7 @@
 """Finding the networks and optimizers of a script as it uses them.
 
-A network is the outermost module with parameters that the script calls. Until the networks are known,
-`nn.Module.__call__` is watched; after that only their own hooks remain, so the search costs nothing later.
+A network is the outermost module with parameters that the script calls, however late; inside of networks
+nothing is looked for, so the search costs nothing there.
 """
 
 from __future__ import annotations
@@ -15,34 +15,31 @@ from itertools import count
 from pathlib import Path
 from types import CodeType
 from typing import Any
+from weakref import WeakValueDictionary
 
 import torch
 from torch import nn
 from torch.optim import Optimizer
-from torch.optim.optimizer import register_optimizer_step_pre_hook
+from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 from torch.utils.hooks import RemovableHandle
 
 from laptime.errors import AlreadyRecording, LaptimeError, ScriptError
 from laptime.measure.collectives import several
 from laptime.measure.division import is_compiled
 from laptime.measure.guard import Part, attempt, shielded, warn
-from laptime.measure.hooks import call_watched, on_stranger, undo_all, watch_class
+from laptime.measure.hooks import on_stranger, undo_all
 from laptime.measure.patches import Patches
 from laptime.measure.ranks import Seat, Seats
 from laptime.measure.recorder import Recorder
 from laptime.measure.scripts.callers import Caller, caller_of, class_name, networks_of
 from laptime.measure.scripts.cuts import Cuts
-from laptime.measure.timeline import MOST_OPTIMIZERS
 from laptime.store import discard
 from laptime.store.directory import RESERVE_FILE
 from laptime.store.files import first_line
 
-SEARCH_UPDATES = 3  # updates, or calls, without a new network, after which the search stops
-SEARCH_CALLS = 100
 OURS = {"run.json", "network.json", RESERVE_FILE, "csv", "steps", "layers", "kernels"}
 RECORDS_ITSELF = "the script records itself with laptime; that recording is kept"
 MOST_LOOKS = 8  # each looks at every object of the process
-MOST_STRANGERS = 256  # each costs a look at the stack
 MOST_NETWORKS = 32  # a sweep makes one after the other; beyond this many they are host time
 
 
@@ -67,20 +64,14 @@ class ScriptRecorder:
         self._on_fork = on_fork  # a forked child is about to train
         self._refused = refused or _warn_of  # told why there is no recording
         self._ended = False
-        self._handle: RemovableHandle | None = None
+        self._handles: list[RemovableHandle] = []
         self._made = Patches()  # on what tells that modules and optimizers are made
         self._cuts = Cuts()
-        self._patches = Patches()
         self._process = os.getpid()
-        self._searching = False
-        self._calls = self._updates = 0  # since the search began
-        self._known: dict[int, nn.Module] = {}  # every module of every network
-        self._foreign: dict[int, Optimizer] = {}  # optimizers that update none of them
+        self._known: WeakValueDictionary[int, nn.Module] = WeakValueDictionary()  # of every network
         self._undo: list[Callable[[], None]] = []
         self._interrupted = False
-        self._classes: set[type] = set()  # of the modules that were made
         self._looks = 0  # for the networks that an optimizer updates
-        self._strangers = 0  # networks that were met after the search
 
     @contextmanager
     def watching(self) -> Iterator[None]:
@@ -104,11 +95,12 @@ class ScriptRecorder:
     def begin(self) -> None:
         """Watch from here."""
         self._cuts.watch_loaders()
-        self._made.replace(Optimizer, "__init__", self._searching_again)
-        self._made.replace(nn.Module, "__init__", self._noting_classes)
-        self._handle = register_optimizer_step_pre_hook(self._before_update)
+        self._made.replace(Optimizer, "__init__", self._counting_optimizers)
+        self._handles = [
+            register_optimizer_step_pre_hook(self._before_update),
+            register_optimizer_step_post_hook(self._after_update),
+        ]
         on_stranger(self._meet_stranger)
-        self._search()
 
     def end(self, status: str) -> None:
         """Close the run and leave nothing behind. Idempotent, and nothing in a child that was forked."""
@@ -116,10 +108,9 @@ class ScriptRecorder:
             return
         self._ended = True
         self._made.restore()
-        if self._handle is not None:
-            self._handle.remove()
+        for handle in self._handles:
+            handle.remove()
         on_stranger(None)
-        self._stop_search()
         attempt(Part.RECORDING, undo_all, self._undo)
         attempt(Part.RECORDING, self._cuts.end, finished=status == "finished")
         if self.recorder is not None:
@@ -130,127 +121,42 @@ class ScriptRecorder:
 
     # -- networks --------------------------------------------------------------------------------------------
 
-    def _search(self) -> None:
-        self._calls = self._updates = 0
-        self._watch_calls()
-
-    def _watch_calls(self) -> None:
-        if not self._searching and self.failure is None:
-            self._searching = True
-            self._patches.replace(nn.Module, "__call__", self._watching)
-
-    def _stop_search(self) -> None:
-        self._searching = False
-        self._patches.restore()
-
-    def _searching_again(self, original: Any) -> Any:
+    def _counting_optimizers(self, original: Any) -> Any:
         """Whoever makes an optimizer is about to train something."""
 
         @functools.wraps(original)
         def make(*args: Any, **kwargs: Any) -> None:
             original(*args, **kwargs)
             self._cuts.optimizers += 1
-            attempt(Part.RECORDING, self._search_here)
+            if os.getpid() != self._process and attempt(Part.RECORDING, self._on_fork, self):
+                self._process = os.getpid()
 
         return make
-
-    def _search_here(self) -> None:
-        if os.getpid() != self._process and self._on_fork(self):
-            self._process = os.getpid()
-        self._search()
-
-    def _noting_classes(self, original: Any) -> Any:
-        """Networks that are called late are known by their classes once the search has stopped."""
-
-        @functools.wraps(original)
-        def make(module: nn.Module, *args: Any, **kwargs: Any) -> None:
-            if type(module) not in self._classes and not torch.compiler.is_compiling():
-                self._classes.add(type(module))
-                if self.recorder is not None and not self._searching:
-                    attempt(Part.RECORDING, self._watch_late, {type(module)})
-            original(module, *args, **kwargs)
-
-        return make
-
-    def _watch_late(self, classes: set[type]) -> None:
-        """Watch for calls of networks that are none of those that were found."""
-        assert self.recorder is not None
-        for kind in classes:
-            watch_class(kind)
-        self.recorder.instruments.watched_classes |= classes
 
     def _meet_stranger(self, module: nn.Module) -> None:
-        if not self._searching and self._is_outermost(module) and id(module) not in self._known:
-            self._meet(module)
-            self._strangers += 1
-            if self._strangers >= MOST_STRANGERS:
-                on_stranger(None)
-
-    def _end_search(self) -> None:
-        """The networks seem to be known: from here on only those of other classes, and copies, are new."""
-        self._stop_search()
-        if self.recorder is not None:
-            inner = {type(module) for module in self._known.values()}
-            roots = {type(network.root) for network in self.recorder.instruments.networks}
-            self._watch_late((self._classes - inner) | roots)
-
-    def _watching(self, original: Any) -> Any:
-        def call(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
-            if torch.compiler.is_compiling() or not attempt(Part.RECORDING, self._enters, module):
-                return original(module, *args, **kwargs)
-            try:
-                return call_watched(module, original, args, kwargs)
-            finally:
-                attempt(Part.RECORDING, self._left)
-
-        return call
-
-    def _enters(self, module: nn.Module) -> bool:
-        """Whether a network is called from outside; it is met then."""
-        if not self._searching or not (self._is_known_network(module) or self._is_outermost(module)):
-            return False
-        # Not watched inside: what it calls is part of it, and torch.compile must see torch as it is.
-        self._stop_search()
-        self._calls += 1
-        if id(module) not in self._known:
-            self._meet(module)
-        return True
-
-    def _left(self) -> None:
-        if self._calls < SEARCH_CALLS and self._updates < SEARCH_UPDATES:
-            self._watch_calls()
-        else:
-            self._end_search()
-
-    def _is_known_network(self, module: nn.Module) -> bool:
-        """Whether a forward pass of a network that was found has just begun."""
-        instruments = self.recorder.instruments if self.recorder is not None else None
-        return (
-            instruments is not None
-            and instruments.forward_depth == 1
-            and any(network.root is module for network in instruments.networks)
-        )
-
-    def _is_outermost(self, module: nn.Module) -> bool:
-        if self.failure is not None:
-            return False
+        """A module was called from outside of the networks that were found."""
+        if os.getpid() != self._process:
+            return  # a forked process, such as a loader's worker, is none of ours
         if self.recorder is not None:
             instruments = self.recorder.instruments
             if instruments.forward_depth or instruments.backward_depth or self.recorder.watch.elsewhere():
-                return False
-        # A forked process, such as a loader's worker, is none of ours.
-        return next(module.parameters(), None) is not None and os.getpid() == self._process
+                return
+        if id(module) not in self._known and next(module.parameters(), None) is not None:
+            self._meet(module)
+
+    def _close(self, failure: LaptimeError | None = None) -> None:
+        """Take up no more networks."""
+        self.failure = failure or self.failure
+        on_stranger(None)
 
     def _meet(self, module: nn.Module) -> None:
         """A module that belongs to no known network was called. What cannot be recorded runs unrecorded."""
         try:
             self._take_up(module)
         except AlreadyRecording:
-            self.failure = ScriptError(RECORDS_ITSELF)
-            self._stop_search()
+            self._close(ScriptError(RECORDS_ITSELF))
         except Exception as error:
-            self.failure = error if isinstance(error, LaptimeError) else ScriptError(first_line(error))
-            self._stop_search()
+            self._close(error if isinstance(error, LaptimeError) else ScriptError(first_line(error)))
             if self.recorder is not None:
                 self.recorder.stop("interrupted")
             self._refused(str(self.failure))
@@ -300,12 +206,12 @@ class ScriptRecorder:
             self.recorder = self._start(caller)
         elif len(self.recorder.instruments.networks) >= MOST_NETWORKS:
             self.recorder.facts.note(f"only the first {MOST_NETWORKS} networks were recorded")
+            self._close()
             return
         else:
             taken = {network.name for network in self.recorder.instruments.networks}
             self.recorder.add_network(_free_name(caller, taken), caller.network)
         self._known |= {id(module): module for module in caller.network.modules()}
-        self._calls = self._updates = 0
 
     def _start(self, caller: Caller) -> Recorder:
         rank = 0
@@ -321,15 +227,13 @@ class ScriptRecorder:
         recorder.open()
         recorder.instruments.on_other_thread = self._follow_thread
         recorder.instruments.updates.on_unknown = self._meet_optimizer
-        recorder.instruments.updates.after = self._after_update
+        recorder.instruments.updates.after = self._cuts.after_update
         self._cuts.follow(recorder)
         return recorder
 
     def _give_way(self) -> None:
         """The script begins a recording of its own: that one is kept."""
-        self.failure = ScriptError(RECORDS_ITSELF)
-        self._stop_search()
-        on_stranger(None)
+        self._close(ScriptError(RECORDS_ITSELF))
         if self.recorder is not None:
             self.recorder.stop("interrupted")
             self.recorder = None
@@ -355,8 +259,12 @@ class ScriptRecorder:
     @shielded(Part.RECORDING)
     def _before_update(self, optimizer: Optimizer, *_: Any) -> None:
         """What is updated before any network was seen is called by other ways than modules are."""
+        self._cuts.updating.add(id(optimizer))
         if self.recorder is None and self.failure is None and os.getpid() == self._process:
             self._meet_updated(optimizer)
+
+    def _after_update(self, optimizer: Optimizer, *_: Any) -> None:
+        self._cuts.updating.discard(id(optimizer))
 
     def _meet_updated(self, optimizer: Optimizer) -> None:
         """Take up the networks that an optimizer updates."""
@@ -367,28 +275,13 @@ class ScriptRecorder:
                     self._meet(network)
 
     def _meet_optimizer(self, optimizer: Optimizer) -> None:
+        """An optimizer steps for the first time: what it updates is a network that is known, or is met."""
         assert self.recorder is not None
         instruments = self.recorder.instruments
-        if len(instruments.updates.optimizers) >= MOST_OPTIMIZERS:
-            self.recorder.facts.note(f"only the first {MOST_OPTIMIZERS} optimizers were charged as updates")
-            return
         theirs = {id(p) for group in optimizer.param_groups for p in group["params"]}
-        known = {id(p) for network in instruments.networks for p in network.root.parameters()}
-        if theirs & known or id(optimizer) in self._foreign or self._searching:
-            instruments.updates.add(optimizer)
-        else:
-            self._foreign[id(optimizer)] = optimizer
+        if not any(id(p) in theirs for network in instruments.networks for p in network.root.parameters()):
             self._meet_updated(optimizer)
-            self._search()  # it trains a network that has not been seen, or an image
-
-    def _after_update(self, optimizer: Optimizer) -> None:
-        assert self.recorder is not None
-        self._updates += 1
-        if self.recorder.seen.backward and not self.recorder.seen.forward:
-            self._search()  # something is trained that is not known
-        elif self._searching and self._updates >= SEARCH_UPDATES:
-            self._end_search()
-        self._cuts.after_update(optimizer)
+        instruments.updates.add(optimizer)
 
 
 def _warn_of(reason: str) -> None:

@@ -111,12 +111,13 @@ def _as_python_would(path: Path, arguments: Sequence[str], module: bool) -> Iter
 
 
 def _execute(path: Path, module: bool, watcher: ScriptRecorder | None) -> int:
+    main = ModuleType("__main__")  # what the script has made is there until its books are closed
     try:
         with watcher.watching() if watcher is not None else nullcontext():
             if module:
-                runpy.run_module(str(path), run_name="__main__", alter_sys=True)
+                vars(main).update(runpy.run_module(str(path), run_name="__main__", alter_sys=True))
             else:
-                _run_file(path.absolute())
+                _run_file(path.absolute(), main)
     except SystemExit as stop:
         return _exit_status(stop)
     except KeyboardInterrupt:
@@ -127,9 +128,8 @@ def _execute(path: Path, module: bool, watcher: ScriptRecorder | None) -> int:
     return 0
 
 
-def _run_file(path: Path) -> None:
+def _run_file(path: Path, main: ModuleType) -> None:
     """As `python path` does: `__file__` is absolute, `sys.argv[0]` as it was typed, which runpy changes."""
-    main = ModuleType("__main__")
     main.__file__, main.__builtins__ = str(path), builtins  # type: ignore[attr-defined]
     before, sys.modules["__main__"] = sys.modules["__main__"], main
     try:
