@@ -23,7 +23,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     chosen = [case for case in CASES if not options.only or case.name in options.only]
     unknown = set(options.only or ()) - {case.name for case in CASES}
     if unknown:
-        print(f"no case is called {', '.join(sorted(unknown))}; {', '.join(c.name for c in CASES)}")
+        known = ", ".join(case.name for case in CASES)
+        print(f"no case is called {', '.join(sorted(unknown))}; there are {known}", file=sys.stderr)
         return 2
     outcomes: list[Outcome] = []
     with tempfile.TemporaryDirectory(dir=options.scratch, prefix="scripts-") as scratch:
@@ -38,22 +39,22 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 outcomes.append(measure(case, places, rounds=options.rounds))
             except (NotFetched, Edited) as error:
                 print(error, file=sys.stderr)
+                continue
+            if options.markdown:  # after each case: all of them take half an hour
+                options.markdown.write_text(text(outcomes, options.rounds), encoding="utf-8")
     if outcomes:
-        publish(outcomes, options)
+        print(text(outcomes, options.rounds), end="")
     return 0 if len(outcomes) == len(chosen) else 1
 
 
-def publish(outcomes: Sequence[Outcome], options: argparse.Namespace) -> None:
-    """Print the page, and write it where asked."""
-    text = page(
+def text(outcomes: Sequence[Outcome], rounds: int) -> str:
+    """The page of today."""
+    return page(
         outcomes,
         date=datetime.datetime.now(tz=datetime.UTC).date().isoformat(),
         command="python -m benchmarks.scripts FOLDER --packages PACKAGES",
-        rounds=options.rounds,
+        rounds=rounds,
     )
-    print(text, end="")
-    if options.markdown:
-        options.markdown.write_text(text, encoding="utf-8")
 
 
 def measure(case: Case, places: Places, *, rounds: int) -> Outcome:
