@@ -63,7 +63,7 @@ def _introduction(date: str, command: str, rounds: int) -> str:
         f"Measured on {date}: {machine['cpu']}, {machine['cores']} cores shared with other work, one thread, "
         f"Python {machine['python']}, {_versions()}.\n"
         f"`{command}` prints this page. It runs each script on made-up data in a copy of its folder, bare "
-        f"and through `laptime run` in turns, {rounds} times each; a missing repository it says how to clone.\n"
+        f"and through `laptime run` in turns, {rounds} times each. What is missing it says how to clone.\n"
         "Packages that the scripts need beyond laptime's own go into a folder beside it: "
         "`pip install --no-deps --target PACKAGES -r benchmarks/scripts/packages.txt`."
     )
@@ -139,6 +139,8 @@ def _accounts(recorded: Recorded) -> str:
 def _slowdown(ratios: Sequence[float]) -> str:
     if not ratios:
         return NOTHING
+    if len(ratios) == 1:
+        return percent(ratios[0] - 1.0, 0)
     low, high = (percent(value - 1.0, 0).removesuffix(" %") for value in (min(ratios), max(ratios)))
     return f"{percent(statistics.median(ratios) - 1.0, 0)} [{low}, {high}]"
 
