@@ -17,6 +17,8 @@ from benchmarks.scripts.failures import Edited, NotFetched
 from benchmarks.scripts.outcome import DIFFERENT, Outcome, compare, judge
 from benchmarks.scripts.page import page
 
+ROUNDS = 3  # a median needs as many
+
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the cases and print the page; 1 if one could not be run."""
@@ -50,10 +52,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def text(outcomes: Sequence[Outcome], rounds: int) -> str:
     """The page of today."""
+    command = "python -m benchmarks.scripts FOLDER --packages PACKAGES"
     return page(
         outcomes,
         date=datetime.datetime.now(tz=datetime.UTC).date().isoformat(),
-        command="python -m benchmarks.scripts FOLDER --packages PACKAGES",
+        command=command if rounds == ROUNDS else f"{command} --rounds {rounds}",
         rounds=rounds,
     )
 
@@ -79,7 +82,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("folder", type=Path, help="holds the repositories: FOLDER/owner/name")
     parser.add_argument("--only", nargs="+", metavar="NAME", help="cases; all")
     parser.add_argument("--packages", type=Path, help="where packages.txt was installed with --target")
-    parser.add_argument("--rounds", type=int, default=3, help="bare and recorded, in turns; 3")
+    parser.add_argument("--rounds", type=int, default=ROUNDS, help="bare and recorded, in turns; 3")
     parser.add_argument("--scratch", type=Path, help="where the copies are made; the system's")
     parser.add_argument("--keep", type=Path, metavar="DIR", help="make them here, and keep them")
     parser.add_argument("--markdown", type=Path, metavar="FILE", help="write the page here as well")

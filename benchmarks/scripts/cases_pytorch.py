@@ -84,7 +84,7 @@ CASES = (
         arguments="--epochs 40 --train_size 640 --test_size 128",
         data=_digits_inside,
         work=Work(steps=80, validation=None),
-        results=r"(?:Loss: |error: )([\d.]+)",
+        results=r"(?:Loss|error): +([\d.]+)",
         note="an optimizer for each layer; layers are called by `forward()`, not as modules",
     ),
     Case(
@@ -118,7 +118,7 @@ CASES = (
             "--dataset fake --niter 1 --workers 1 --manualSeed 1 --ngf 16 --ndf 16 --imageSize 64 "
             "--batchSize 50"
         ),
-        work=Work(steps=20),
+        work=Work(steps=20, optimizers=2),
         results=r"(Loss_D: .*)",
         note="two networks, two optimizers, three backward passes in a step",
     ),

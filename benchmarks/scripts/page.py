@@ -63,10 +63,14 @@ def _introduction(date: str, command: str, rounds: int) -> str:
         f"Measured on {date}: {machine['cpu']}, {machine['cores']} cores shared with other work, one thread, "
         f"Python {machine['python']}, {_versions()}.\n"
         f"`{command}` prints this page. It runs each script on made-up data in a copy of its folder, bare "
-        f"and through `laptime run` in turns, {rounds} times each. What is missing it says how to clone.\n"
+        f"and through `laptime run`, {_times(rounds)}. What is missing it says how to clone.\n"
         "Packages that the scripts need beyond laptime's own go into a folder beside it: "
         "`pip install --no-deps --target PACKAGES -r benchmarks/scripts/packages.txt`."
     )
+
+
+def _times(rounds: int) -> str:
+    return "once each" if rounds == 1 else f"in turns, {rounds} times each"
 
 
 def _versions() -> str:
@@ -106,7 +110,7 @@ def _counts(one: Outcome, recorded: Recorded) -> list[tuple[int, int | None]]:
         (recorded.steps, one.steps),
         (recorded.epochs, work.epochs),
         (recorded.validation, work.validation),
-        (recorded.updates, one.updates),
+        (recorded.updates, one.updates // work.optimizers),
     ]
 
 
