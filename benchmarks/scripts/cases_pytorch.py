@@ -72,7 +72,7 @@ CASES = (
         script="main.py",
         arguments="--epochs 2 --num-processes 2",
         data=_digits,
-        work=Work(steps=80, epochs=2, validation=4),
+        work=Work(steps=80, epochs=2, validation=4, optimizers=2),
         results=LOSS,
         note="trains in two spawned processes that share the weights without locks",
     ),
