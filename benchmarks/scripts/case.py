@@ -18,6 +18,7 @@ class Work:
     steps: int | str | None  # training batches; a pattern where the script prints how many it made
     epochs: int | None = 1  # passes over the training data
     validation: int | None = 0  # batches of evaluation
+    optimizers: int = 1  # that update side by side and count as one
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

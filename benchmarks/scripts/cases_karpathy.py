@@ -21,10 +21,6 @@ def _names(start: Path) -> None:
     data.names(start / "names.txt", number=2_000)
 
 
-def _play(start: Path) -> None:
-    data.words(start / "input.txt", number=2_000, vocabulary=50, first="O God, O God!\n")
-
-
 CASES = (
     Case(
         name="nanoGPT",
@@ -72,21 +68,6 @@ CASES = (
         results=r"train loss ([\d.]+)|score: (.*)",
         import_from=".",
         note="the first step ends with an evaluation of ten batches, four calls of the network in each",
-    ),
-    Case(
-        name="minGPT-chargpt",
-        repository="karpathy/minGPT",
-        folder=".",
-        script="projects/chargpt/chargpt.py",
-        arguments=(
-            "--trainer.max_iters=40 --trainer.num_workers=1 --trainer.batch_size=16 "
-            "--model.model_type=gpt-nano --data.block_size=32"
-        ),
-        data=_play,
-        work=Work(steps=40, validation=500),
-        results=r"train loss ([\d.]+)",
-        import_from=".",
-        note="the first step ends with 500 characters sampled one by one",
     ),
     Case(
         name="makemore",

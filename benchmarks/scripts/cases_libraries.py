@@ -44,17 +44,6 @@ def _mrpc(start: Path) -> None:
 
 CASES = (
     Case(
-        name="fabric-image_classifier",
-        repository=LIGHTNING,
-        folder="examples",
-        script="fabric/image_classifier/train_fabric.py",
-        arguments="--epochs 2",
-        data=_digits,
-        work=Work(steps=40, epochs=2, validation=8),
-        results=LOSS,
-        note="networks, optimizers and loaders wrapped by Fabric",
-    ),
-    Case(
         name="fabric-kfold_cv",
         repository=LIGHTNING,
         folder="examples",
@@ -64,21 +53,6 @@ CASES = (
         work=Work(steps=40, epochs=4, validation=40),
         results=LOSS,
         note="two networks in turn, each with a loader of its own: four passes in two epochs",
-    ),
-    Case(
-        name="lightning-backbone",
-        repository=LIGHTNING,
-        folder="examples/pytorch",
-        script="basics/backbone_image_classifier.py",
-        arguments=(
-            "--trainer.max_epochs=2 --trainer.limit_train_batches=100 --trainer.limit_val_batches=10 "
-            "--trainer.limit_test_batches=10 --trainer.limit_predict_batches=5 "
-            "--trainer.accelerator=cpu --trainer.enable_progress_bar=false"
-        ),
-        data=_all_digits,
-        work=Work(steps=200, epochs=2, validation=37),
-        results=r"test_loss +│? *([\d.]+)|^(tensor|\s+\[.*)",
-        note="LightningCLI; 2 batches of sanity check, 20 of validation, 10 of test, 5 of prediction",
     ),
     Case(
         name="lightning-autoencoder",
@@ -93,7 +67,10 @@ CASES = (
         data=_all_digits,
         work=Work(steps=200, epochs=2, validation=39),
         results=r"test_loss\S* +│? *([\d.]+)|^(tensor.*|\s+\[.*)",
-        note="the same, and a callback that draws a batch and calls the network after each epoch",
+        note=(
+            "LightningCLI; 2 batches of sanity check, 20 of validation, 10 of test, 5 of prediction, "
+            "and one drawn by a callback after each epoch"
+        ),
     ),
     Case(
         name="transformers-run_clm",
@@ -125,21 +102,6 @@ CASES = (
         work=Work(steps=80, epochs=2, validation=8),
         results=r"'(?:eval_)?loss': '?([\d.]+)|(?:train|eval)_loss +=? +([\d.]+)",
         note="transformers.Trainer",
-    ),
-    Case(
-        name="transformers-run_glue_no_trainer",
-        repository=TRANSFORMERS,
-        folder="examples/pytorch/text-classification",
-        script="run_glue_no_trainer.py",
-        arguments=(
-            "--model_name_or_path tiny --train_file pairs/train.csv --validation_file "
-            "pairs/validation.csv --max_length 64 --seed 1 --per_device_train_batch_size 8 "
-            "--num_train_epochs 2"
-        ),
-        data=_pairs,
-        work=Work(steps=80, epochs=2, validation=16),
-        results=r"epoch \d+: (.*)",
-        note="accelerate",
     ),
     Case(
         name="accelerate-nlp_example",

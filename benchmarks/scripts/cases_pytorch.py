@@ -72,7 +72,7 @@ CASES = (
         script="main.py",
         arguments="--epochs 2 --num-processes 2",
         data=_digits,
-        work=Work(steps=80, epochs=2, validation=4),
+        work=Work(steps=80, epochs=2, validation=4, optimizers=2),
         results=LOSS,
         note="trains in two spawned processes that share the weights without locks",
     ),
@@ -84,7 +84,7 @@ CASES = (
         arguments="--epochs 40 --train_size 640 --test_size 128",
         data=_digits_inside,
         work=Work(steps=80, validation=None),
-        results=r"(?:Loss: |error: )([\d.]+)",
+        results=r"(?:Loss|error): +([\d.]+)",
         note="an optimizer for each layer; layers are called by `forward()`, not as modules",
     ),
     Case(
@@ -118,7 +118,7 @@ CASES = (
             "--dataset fake --niter 1 --workers 1 --manualSeed 1 --ngf 16 --ndf 16 --imageSize 64 "
             "--batchSize 50"
         ),
-        work=Work(steps=20),
+        work=Work(steps=20, optimizers=2),
         results=r"(Loss_D: .*)",
         note="two networks, two optimizers, three backward passes in a step",
     ),

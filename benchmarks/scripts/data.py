@@ -39,7 +39,7 @@ def images(folder: Path, *, classes: Sequence[str], each: int, size: int) -> Non
             Image.fromarray(pixels).save(folder / name / f"{number:04d}.jpg", quality=80)
 
 
-def words(path: Path, *, number: int, vocabulary: int, line: int = 20, first: str = "") -> None:
+def words(path: Path, *, number: int, vocabulary: int, line: int = 20) -> None:
     """Text: every word follows from the one before, nearly always."""
     path.parent.mkdir(parents=True, exist_ok=True)
     random = np.random.default_rng(SEED)
@@ -50,7 +50,7 @@ def words(path: Path, *, number: int, vocabulary: int, line: int = 20, first: st
         word = (word * 7 + 3) % vocabulary if stay else int(jump)
         text.append(f"word{word}")
     lines = (" ".join(text[start : start + line]) for start in range(0, number, line))
-    path.write_text(first + "\n".join(lines) + "\n", encoding="utf-8")
+    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
 
 
 def characters(folder: Path, *, number: int, vocabulary: int) -> None:

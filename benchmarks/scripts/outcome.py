@@ -55,7 +55,7 @@ def judge(case: Case, commit: str, bare: Sequence[Execution], recorded: Sequence
         case=case,
         commit=commit,
         steps=_steps(case, last),
-        same=_same(case, bare, recorded),
+        same=compare(case, bare, recorded),
         results=len(results(case, bare[0])),
         statuses=(bare[-1].status, last.status),
         recorded=read(last.run) if last.run else None,
@@ -82,7 +82,8 @@ def _steps(case: Case, execution: Execution) -> int | None:
     return int(printed.group(1)) if printed else None
 
 
-def _same(case: Case, bare: Sequence[Execution], recorded: Sequence[Execution]) -> str:
+def compare(case: Case, bare: Sequence[Execution], recorded: Sequence[Execution]) -> str:
+    """Whether the same was printed; a script that does not repeat itself tells nothing."""
     expected = results(case, bare[0])
     if not expected:
         return NONE_PRINTED

@@ -24,12 +24,12 @@ HEADER = (
     "exit status",
 )
 NOTES = (
-    "Same results: the losses and metrics that the script prints, compared as text in every round; in brackets "
-    "how many there are.",
-    "A count alone is what was recorded and what the script did; **2 of 3** is two recorded, three done. What "
-    "it did is known from its arguments and data; updates are counted by a hook of the benchmark's own.",
+    "Same results: the losses and metrics that the script prints, compared as text in every round; how many "
+    "there are in brackets.",
+    "A count alone is what was recorded and what the script did; **2 of 3** is two recorded, three done. "
+    "What it did is known from its arguments and data; updates are counted by a hook of the benchmark's own.",
     "Where training time went: the four largest accounts of at least 1 %, the first step left out.",
-    "An update, bare: wall time from one optimizer update to the next, on average, with the evaluation between.",
+    "An update, bare: wall time from one optimizer update to the next, on average; evaluation is in it.",
     "Slow-down: processor time of the process from update to update, recorded against bare; median over the "
     "rounds, and their range. What others take on the machine is not in it, laptime's writer thread is.",
     "Whole process: wall time bare, and what recording adds with its start, its end and the machine's noise.",
@@ -62,11 +62,15 @@ def _introduction(date: str, command: str, rounds: int) -> str:
     return (
         f"Measured on {date}: {machine['cpu']}, {machine['cores']} cores shared with other work, one thread, "
         f"Python {machine['python']}, {_versions()}.\n"
-        f"`{command}` prints this page. It runs each script on made-up data in a copy of its folder, bare and "
-        f"through `laptime run` in turns, {rounds} times each. It fetches nothing, and says what to clone.\n"
+        f"`{command}` prints this page. It runs each script on made-up data in a copy of its folder, bare "
+        f"and through `laptime run`, {_times(rounds)}. What is missing it says how to clone.\n"
         "Packages that the scripts need beyond laptime's own go into a folder beside it: "
         "`pip install --no-deps --target PACKAGES -r benchmarks/scripts/packages.txt`."
     )
+
+
+def _times(rounds: int) -> str:
+    return "once each" if rounds == 1 else f"in turns, {rounds} times each"
 
 
 def _versions() -> str:
@@ -106,7 +110,7 @@ def _counts(one: Outcome, recorded: Recorded) -> list[tuple[int, int | None]]:
         (recorded.steps, one.steps),
         (recorded.epochs, work.epochs),
         (recorded.validation, work.validation),
-        (recorded.updates, one.updates),
+        (recorded.updates, one.updates // work.optimizers),
     ]
 
 
@@ -139,6 +143,8 @@ def _accounts(recorded: Recorded) -> str:
 def _slowdown(ratios: Sequence[float]) -> str:
     if not ratios:
         return NOTHING
+    if len(ratios) == 1:
+        return percent(ratios[0] - 1.0, 0)
     low, high = (percent(value - 1.0, 0).removesuffix(" %") for value in (min(ratios), max(ratios)))
     return f"{percent(statistics.median(ratios) - 1.0, 0)} [{low}, {high}]"
 
