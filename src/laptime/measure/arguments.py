@@ -109,6 +109,14 @@ def step_numbers(kernels: Iterable[int]) -> list[int]:
     return found
 
 
+def as_number(value: Any) -> float | None:
+    """A number for the log; None where a value is none."""
+    try:
+        return None if isinstance(value, str | bytes) else float(value)
+    except Exception:  # somebody's own class, a list, a number too large
+        return None
+
+
 def batch_size(batch: Any) -> int | None:
     """Samples in a batch: the first dimension of its first tensor, through tuples, lists and dicts."""
     try:

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from laptime.errors import UnbalancedStep
 from laptime.measure.alignment import clock_shift
+from laptime.measure.arguments import as_number
 from laptime.measure.clocks import Clock
 from laptime.measure.instruments import Instruments
 from laptime.measure.kernels import StepTrace
@@ -149,9 +150,18 @@ class Books:
                         f"{name} was changed in place after it was logged; log a copy to keep its value"
                     )
                     value = None
-                values.append(value() if callable(value) else value)
+                values.append(self._asked(name, value) if callable(value) else value)
             found[name] = read_numbers(values)
         return found
+
+    def _asked(self, name: str, function: Any) -> Any:
+        """The number that a function gives."""
+        try:
+            value = function()
+        except Exception as error:
+            self._note(f"a function for {name} raised {type(error).__name__}, so it was left out")
+            return None
+        return value if isinstance(value, torch.Tensor) and value.numel() == 1 else as_number(value)
 
     def _note(self, text: str) -> None:
         if text not in self.problems:
@@ -334,7 +344,7 @@ _side_streams: dict[int, Any] = {}
 def read_numbers(values: Sequence[Any]) -> list[float | None]:
     """Numbers, read from tensors that are already computed: on CUDA all at once and on a side stream."""
     found: list[float | None] = [
-        None if isinstance(value, torch.Tensor | None) else float(value) for value in values
+        None if isinstance(value, torch.Tensor | None) else as_number(value) for value in values
     ]
     groups: dict[tuple[torch.device, torch.dtype], list[int]] = {}
     for index, value in enumerate(values):

@@ -151,7 +151,11 @@ def install(watcher: Watcher) -> Patches:
     # script may have imported them by.
     patches.replace(torch.autograd, "_engine_run_backward", _backward)
     for name in LOSSES:
-        patches.replace_body(getattr(functional, name), _loss)
+        function = getattr(functional, name)
+        if isinstance(function, FunctionType):
+            patches.replace_body(function, _loss)
+        else:  # a script has put something of its own there
+            patches.replace(functional, name, _loss)
     # Its call is looked up anew each time: torch.fx replaces it while it traces.
     patches.replace(
         _Loss, "__call__", lambda _: _loss(lambda *args, **kw: torch.nn.Module.__call__(*args, **kw))

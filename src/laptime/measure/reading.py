@@ -181,7 +181,7 @@ def _transforms() -> bool:
 
 def _kept(root: nn.Module) -> list[Tensor]:
     parameters = list(root.parameters())
-    gradients = [one.grad for one in parameters if one.grad is not None]
+    gradients = [one.grad for one in parameters if one.is_leaf and one.grad is not None]
     return [*parameters, *root.buffers(), *gradients]
 
 

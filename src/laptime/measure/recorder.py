@@ -8,6 +8,7 @@ that the device has finished and hands them to the store.
 from __future__ import annotations
 
 import os
+import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -50,6 +51,8 @@ from laptime.measure.timeline import CODE, HOST, RETURN, Timeline
 from laptime.measure.watch import Watch
 from laptime.record import Account
 from laptime.store import Run, RunWriter, load
+
+FRAMES = 3  # of a watched call, at most, for one of a call that is not
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -160,6 +163,8 @@ class Recorder(Steps):
         _current = self
         watch_faults(self._end_part)
         attempt(Part.COMMUNICATION, self._collectives.start)
+        self._depth_limit = sys.getrecursionlimit()
+        sys.setrecursionlimit(FRAMES * self._depth_limit)  # a watched call is deeper by a few frames
         self._active = True
         self._budget.mark_s = _mark_cost(clock)
         if clock.deferred:
@@ -189,6 +194,7 @@ class Recorder(Steps):
             self._collectives.stop,
             partial(patches.uninstall, self._patches),
             self.instruments.detach,
+            self._restore_depth_limit,
             self._collect_trace,
             self._settle,
             self._network_files.write_layers,
@@ -196,6 +202,10 @@ class Recorder(Steps):
         ):
             attempt(Part.RECORDING, action)
         watch_faults(None)
+
+    def _restore_depth_limit(self) -> None:
+        if sys.getrecursionlimit() == FRAMES * self._depth_limit:
+            sys.setrecursionlimit(self._depth_limit)
 
     def _settle(self) -> None:
         self.timeline.on_mark = None

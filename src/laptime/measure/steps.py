@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from laptime.errors import RecordingError
-from laptime.measure.arguments import batch_size
+from laptime.measure.arguments import as_number, batch_size
 from laptime.measure.budget import EARLY, Budget
 from laptime.measure.clocks import Clock, Stamp
 from laptime.measure.guard import Part, attempt, shielded, warn
@@ -98,16 +98,25 @@ class Steps:
                 yield batch
                 continue
             attempt(Part.RECORDING, self._drawn, batch, wanted)
-            finished = False
+            finished, number = False, self._step
             try:
                 yield batch
                 finished = True
             finally:
                 # After `break` only a step that did its work counts; after an exception, none does.
-                if self._active and (finished or self.instruments.seen.update):
+                if self._active and self._step != number and not self._works():
+                    attempt(Part.RECORDING, self.timeline.mark, DATA_WAIT)  # a loop within has closed it
+                elif self._active and (finished or self.instruments.seen.update):
                     self.lap(then=DATA_WAIT if finished else HOST)
 
+    def _works(self) -> bool:
+        """Whether the running step has done anything but wait."""
+        seen = self.instruments.seen
+        return seen.forward or seen.backward or seen.update
+
     def _begin_epoch(self, stage: Stage | None, epoch: int | None) -> None:
+        if self.watch.open and self._works():
+            self._lap(stage=None, samples=None, epoch=None, then=DATA_WAIT)  # of the loop around this one
         if stage is not Stage.VALIDATION:
             self._epoch = self._epoch + 1 if epoch is None else epoch
         self._open(DATA_WAIT)
@@ -152,13 +161,16 @@ class Steps:
             self._tell(f"log() keeps {', '.join(LOGGED)}; {name!r} is not one of them and was left out")
             return
         if isinstance(value, torch.Tensor):
-            if value.numel() != 1:
-                shape = tuple(value.shape)
-                self._tell(f"log({name}=…) takes one number; a tensor of shape {shape} was left out")
+            if value.numel() != 1 or value.is_complex() or value.device.type == "meta":
+                what = f"a {value.dtype} tensor of shape {tuple(value.shape)} on {value.device}"
+                self._tell(f"log({name}=…) takes one number; {what} was left out")
                 return
             value = value.detach()
             if value.device.type == "cpu":
                 value = float(value)
+        elif not callable(value) and as_number(value) is None:
+            self._tell(f"log({name}=…) takes one number; a {type(value).__name__} was left out")
+            return
         version = value._version if isinstance(value, torch.Tensor) else 0
         if self._active:
             self._logged[name] = (value, version)

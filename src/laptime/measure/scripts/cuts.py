@@ -72,6 +72,8 @@ class Cuts:
         self._step = _Step()
         self._closing = 0  # the id of the optimizer that ends a round
         self._update_end = 0  # the mark after the latest update
+        self._drawless = 0  # training steps since the latest draw that went without one
+        self._updates_often = False  # several updates are made with each batch that is drawn
         self._backwards = 0  # since the latest update
         self._validated: Unit | None = None  # the step before was an evaluation of it
 
@@ -118,11 +120,20 @@ class Cuts:
 
     def _counting_draws(self, original: Any) -> Any:
         def draw(iterator: Any) -> Any:
-            batch = original(iterator)
+            try:
+                batch = original(iterator)
+            except StopIteration:
+                attempt(Part.RECORDING, self._pass_ended, iterator)
+                raise
             attempt(Part.RECORDING, self._drawn, iterator, batch)
             return batch
 
         return draw
+
+    def _pass_ended(self, iterator: Any) -> None:
+        """A pass that ends before there is a network was no training: someone looked through the data."""
+        if self.recorder is None and self._passes.get(iterator) is self._source:
+            self._source, self._step = None, _Step()
 
     def _drawn(self, iterator: Any, batch: Any) -> None:
         source = self._passes.get(iterator)
@@ -134,7 +145,7 @@ class Cuts:
         step = self._step
         # A batch that is looked at by itself before the pass (`next(iter(loader))`) is not the step's.
         again = source is not None and self._source is not None and source.loader == self._source.loader
-        if self.recorder is None or not step.draws or (again and not step.drawn_ahead):
+        if not step.draws or (again and not step.drawn_ahead):
             self._source = source
         step.draws += 1
         step.ahead += step.drawn_ahead
@@ -146,6 +157,9 @@ class Cuts:
         seen = self.recorder.seen
         self.updating.clear()  # one that has raised never ends
         self._step.drawn_ahead = False
+        if self._drawless and self._source is not None:
+            self._updates_often = True  # and what follows is the next batch
+        self._drawless = 0
         if self.driven or not (seen.forward or seen.update):
             return
         if seen.graded and not (self._step.draws or self.recorder.instruments.trained):
@@ -199,7 +213,7 @@ class Cuts:
             return False
         if step.ahead and seen.backward and not self._in_round():
             return True
-        if step.draws or (self._updates_come() and self.optimizers > 1):
+        if step.draws or self._updates_often or (self._updates_come() and self.optimizers > 1):
             return False
         return seen.backward or (not self._updates_come() and self._calls(unit) >= MOST_CALLS)
 
@@ -224,7 +238,7 @@ class Cuts:
 
     def before_update(self, optimizer: Optimizer) -> None:
         """An optimizer that steps again is in another round: the one before ended with its last update."""
-        if not self.driven and id(optimizer) in self._step.updates:
+        if not self.driven and not self._updates_often and id(optimizer) in self._step.updates:
             self._closing = list(self._step.updates)[-1]
             self._lap(at=self._update_end)
 
@@ -256,4 +270,5 @@ class Cuts:
         else:
             self.recorder.lap_at(at, samples=samples, epoch=epoch)
         self._validated = None if trains else step.evaluated
+        self._drawless += trains and not step.draws
         self._step = _Step(draws=step.ahead)
