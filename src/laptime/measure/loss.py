@@ -14,7 +14,13 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from types import FunctionType
+from types import (
+    BuiltinFunctionType,
+    FunctionType,
+    MethodDescriptorType,
+    MethodWrapperType,
+    WrapperDescriptorType,
+)
 from typing import Any
 
 import torch
@@ -25,6 +31,7 @@ from laptime.measure.clocks import Stamp
 from laptime.measure.graph import ACCUMULATE, sequence_number
 from laptime.measure.guard import Part, attempt
 from laptime.measure.timeline import HOST, LOSS, RETURN, Timeline
+from laptime.measure.updates import Hook
 
 NOTICEABLE_NS = 50_000  # of Python after a loss: enough to look for it in every step
 PAUSE_NS = 1_000_000  # between two operations of a loss: no longer the loss's own Python
@@ -127,7 +134,7 @@ class _Nodes(TorchFunctionMode):
         """Look, unless that could be felt."""
         traced = self._timeline.on_mark is not None  # its marks are found by when they were set
         modes = _get_current_function_mode_stack()
-        if traced or compiles() or self._calling or any(one is not self for one in modes):
+        if not _UNTOUCHED or traced or compiles() or self._calling or any(one is not self for one in modes):
             return
         self._number, self._last, self._since_ns = sequence_number(), None, time.perf_counter_ns()
         self._on = True
@@ -156,7 +163,7 @@ class _Nodes(TorchFunctionMode):
             self.look_away()
             handle.remove()
 
-        handle = register_optimizer_step_pre_hook(take_off)
+        handle = register_optimizer_step_pre_hook(Hook(take_off))
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         begin = attempt(Part.LAYERS, self._begin) if self._on else None
@@ -189,8 +196,30 @@ class _Nodes(TorchFunctionMode):
         self._last = _Last(number, self._clock.now(), self._since_ns)
 
 
-_BINDINGS = ((torch.Tensor, torch._C.TensorBase), (torch, torch._C._VariableFunctions))
-_unpatched_functions: dict[Any, Any] = {}
+_SPACES: tuple[Any, ...] = (torch.Tensor, torch, torch.nn.functional)
+# What torch itself has there, kept before a script can put something of its own in its place.
+_ORIGINALS = {id(space): {name: getattr(space, name) for name in dir(space)} for space in _SPACES}
+
+
+_OF_C = (BuiltinFunctionType, MethodDescriptorType, MethodWrapperType, WrapperDescriptorType)
+
+
+def _is_torchs(function: Any) -> bool:
+    """Whether a function is torch's own: written in C, or in its package."""
+    if isinstance(function, FunctionType):
+        return (function.__module__ or "").startswith("torch")
+    return isinstance(
+        function, BuiltinFunctionType | MethodDescriptorType | MethodWrapperType | WrapperDescriptorType
+    )
+
+
+# Were there patches already, what they replaced could not be told from them.
+_UNTOUCHED = all(
+    _is_torchs(value)
+    for originals in _ORIGINALS.values()
+    for value in originals.values()
+    if isinstance(value, FunctionType)
+)
 
 
 def _unpatched(func: Any) -> Any:
@@ -198,15 +227,13 @@ def _unpatched(func: Any) -> Any:
 
     Where a script, or laptime, has put a function of its own under that name, calling it would call it twice.
     """
-    if not isinstance(func, FunctionType) or (func.__module__ or "").startswith("torch"):
+    if _is_torchs(func):
         return func
-    if func not in _unpatched_functions:
-        names = (
-            (base, name) for owner, base in _BINDINGS for name, one in vars(owner).items() if one is func
-        )
-        found = next((getattr(base, name) for base, name in names if hasattr(base, name)), func)
-        _unpatched_functions[func] = found
-    return _unpatched_functions[func]
+    for space in _SPACES:
+        for name, value in vars(space).items():
+            if value is func and name in _ORIGINALS[id(space)]:
+                return _ORIGINALS[id(space)][name]
+    return func
 
 
 def holds_loss(output: Any) -> bool:

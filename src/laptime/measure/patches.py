@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable, Mapping
-from types import FunctionType
+from types import FunctionType, MethodType
 from typing import Any, Protocol
 
 import torch
@@ -233,6 +233,36 @@ def _aside(original: Any) -> Any:
     return aside
 
 
+class _Standin:
+    """A method of C in whose place a function of ours is called: equal to it, and pickled as it is.
+
+    Tensor classes with tables of overrides (`HANDLED[torch.Tensor.to] = …`) look methods up in them.
+    """
+
+    __slots__ = ("_function", "_original")
+
+    def __init__(self, original: Any, function: Any) -> None:
+        self._original, self._function = original, function
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self._function(*args, **kwargs)
+
+    def __get__(self, tensor: Any, kind: Any = None) -> Any:
+        return self if tensor is None else MethodType(self._function, tensor)
+
+    def __eq__(self, other: object) -> bool:
+        return other is self or other == self._original
+
+    def __hash__(self) -> int:
+        return hash(self._original)
+
+    def __reduce__(self) -> Any:
+        return self._original.__reduce__()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._original, name)
+
+
 def _copy(original: Any) -> Any:
     @functools.wraps(original)
     def copy(tensor: Any, *args: Any, **kwargs: Any) -> Any:
@@ -240,4 +270,4 @@ def _copy(original: Any) -> Any:
             return original(tensor, *args, **kwargs)
         return _bracketed(_active.enter_copy(), original, (tensor, *args), kwargs)
 
-    return copy
+    return _Standin(original, copy)

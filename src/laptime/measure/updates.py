@@ -5,6 +5,9 @@ from __future__ import annotations
 import threading
 import weakref
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
+from functools import partial, wraps
+from types import FunctionType, MethodType
 from typing import Any
 
 from torch.optim import Optimizer
@@ -36,8 +39,8 @@ class Updates:
 
     def watch(self) -> None:
         """Global hooks run before an optimizer's own, so the bracket holds everything it does."""
-        self._handles.append(register_optimizer_step_pre_hook(self._before_update))
-        self._handles.append(register_optimizer_step_post_hook(self._after_update))
+        self._handles.append(register_optimizer_step_pre_hook(Hook(self._before_update)))
+        self._handles.append(register_optimizer_step_post_hook(Hook(self._after_update)))
 
     def detach(self) -> None:
         """Leave no hook behind."""
@@ -128,17 +131,37 @@ class Updates:
                 self.after(optimizer)
 
 
+class Hook:
+    """A hook of ours in torch's tables, from where a class that is pickled by its value takes it along.
+
+    It is pickled as something that takes the same arguments and does nothing, in any process.
+    """
+
+    __slots__ = ("_function",)
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        self._function = function
+
+    def __call__(self, *args: Any) -> Any:
+        return self._function(*args)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return getattr, (nullcontext(), "__exit__")
+
+
 def _with_closure(args: Sequence[Any], kwargs: dict[str, Any], timeline: Timeline, code: int) -> Any:
     """A closure runs a forward and a backward pass inside `step`: its Python is host time, not update."""
-    closure = kwargs.get("closure") or (args[1] if len(args) > 1 and callable(args[1]) else None)
-    if closure is None:
-        return None
+    closure = kwargs.get("closure") or (args[1] if len(args) > 1 else None)
+    if not isinstance(closure, FunctionType | MethodType | partial):
+        return None  # an optimizer's own argument, such as the network
 
-    def watched() -> Any:
+    @wraps(closure)
+    def watched(*given: Any, **named: Any) -> Any:
         attempt(Part.RECORDING, timeline.mark, HOST)
-        result = closure()
-        attempt(Part.RECORDING, timeline.give_back, code)
-        return result
+        try:
+            return closure(*given, **named)
+        finally:
+            attempt(Part.RECORDING, timeline.give_back, code)
 
     if kwargs.get("closure") is closure:
         return tuple(args), {**kwargs, "closure": watched}

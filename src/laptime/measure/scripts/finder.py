@@ -33,6 +33,7 @@ from laptime.measure.ranks import Seat, Seats
 from laptime.measure.recorder import Recorder
 from laptime.measure.scripts.callers import Caller, caller_of, class_name, networks_of
 from laptime.measure.scripts.cuts import Cuts
+from laptime.measure.updates import Hook
 from laptime.store import discard
 from laptime.store.directory import RESERVE_FILE
 from laptime.store.files import first_line
@@ -97,8 +98,8 @@ class ScriptRecorder:
         self._cuts.watch_loaders()
         self._made.replace(Optimizer, "__init__", self._counting_optimizers)
         self._handles = [
-            register_optimizer_step_pre_hook(self._before_update),
-            register_optimizer_step_post_hook(self._after_update),
+            register_optimizer_step_pre_hook(Hook(self._before_update)),
+            register_optimizer_step_post_hook(Hook(self._after_update)),
         ]
         on_stranger(self._meet_stranger)
 
