@@ -109,14 +109,11 @@ class Trainings:
             }
         )
 
-    def kept(self, plan: Plan, recording: str) -> list[str]:
-        """The files of a plan that are to be loaded."""
+    def kept(self, plan: Plan, recording: str) -> dict[str, str]:
+        """The files of a plan that are to be loaded, and the way in which each was made."""
         begin = f"{plan.network}~{recording}~"
-        return [
-            file["name"]
-            for file in self._to_load
-            if file["name"].startswith(begin) and file["way"] in plan.ways
-        ]
+        files = {file["name"]: file["way"] for file in self._to_load if file["way"] in plan.ways}
+        return {name: way for name, way in files.items() if name.startswith(begin)}
 
     def load_elsewhere(self) -> dict[str, str]:
         """What a fresh process says of every file that was kept: "" where all is well."""
