@@ -127,7 +127,8 @@ CLEANUP = {
     "give_up",
 }
 # Around every call of a module or function: there is nothing in them but the call itself and what is guarded.
-TRANSPARENT = {"call", "run", "call_watched", "_bracketed", "__torch_function__", "__torch_dispatch__"}
+TRANSPARENT = {"call", "run", "_bracketed", "__torch_function__", "__torch_dispatch__"}
+TEMPLATES = {"_call", "_call_replacement"}  # never called themselves: their code is
 
 
 class Planted(Exception):
@@ -211,7 +212,9 @@ def _plain(value: Any) -> bool:
 def places(modules: tuple[ModuleType, ...]) -> list[Any]:
     found = []
     for owner, name in functions(modules):
-        ours = name not in ASKED_FOR | TRANSPARENT and not (name.startswith("__") and name != "__call__")
+        ours = name not in ASKED_FOR | TRANSPARENT | TEMPLATES and not (
+            name.startswith("__") and name != "__call__"
+        )
         if ours and not inspect.isgeneratorfunction(getattr(owner, name)):
             found.append(pytest.param(owner, name, id=f"{owner.__name__.rpartition('.')[2]}.{name}"))
     return found

@@ -109,6 +109,7 @@ class Patches:
         put = {REPLACEMENT: make(original), ORIGINAL: original, **(constants or {})}
         function.__dict__["__signature__"] = inspect.signature(function)
         body = (template or _call_replacement).__code__
+        assert not body.co_freevars, "a template has no variables of its surroundings: Python would crash"
         function.__code__ = body.replace(
             co_consts=tuple(put.get(one, one) if isinstance(one, str) else one for one in body.co_consts),
             co_filename=code.co_filename,
