@@ -117,6 +117,7 @@ print(samples)
 """
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="resident memory is read from /proc")
 def test_a_million_steps_leave_the_memory_of_the_writer_constant(tmp_path):
     done = subprocess.run(

@@ -102,12 +102,14 @@ def test_a_healthy_training_says_nothing_but_where_it_runs(finished):
     assert json.loads(done.stdout)["run"]["status"] == "finished"
 
 
+@pytest.mark.slow
 def test_what_is_wrong_on_every_rank_is_told_once_and_not_tried_again(tmp_path):
     done = called(command(tmp_path, tmp_path / "run", "--workers", "2", "--set", "train.device=cuda:7"))
     assert done.returncode == 1
     assert done.stderr == "laptime: there is no device 'cuda:7'; this machine has cpu\n"
 
 
+@pytest.mark.slow
 def test_an_interrupt_ends_all_ranks_after_the_same_step_and_resuming_goes_on(tmp_path):
     out = tmp_path / "run"
     words = command(tmp_path, out, "--workers", "2", samples=320, epochs=50)
