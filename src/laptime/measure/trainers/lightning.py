@@ -19,6 +19,7 @@ from torch import nn
 
 from laptime.errors import MissingExtra
 from laptime.measure.arguments import batch_size
+from laptime.measure.guard import Part, shielded
 from laptime.measure.patches import Patches
 from laptime.measure.recorder import Recorder
 from laptime.measure.trainers.callbacks import Drive, Joined, RecordOptions, Trainings, number
@@ -108,6 +109,7 @@ class LightningCallback(Callback):
         self._patches.restore()
         self._trainings.end(error)
 
+    @shielded(Part.RECORDING)
     def on_train_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
@@ -122,6 +124,7 @@ class LightningCallback(Callback):
             recorder.log(loss=loss * share if share > 1 else loss)
         recorder.lap(stage=Stage.TRAIN, samples=batch_size(batch), epoch=trainer.current_epoch)
 
+    @shielded(Part.RECORDING)
     def on_validation_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """`validation_step` may call other parts of the module than `training_step` did."""
         recorder = self._trainings.active
@@ -129,6 +132,7 @@ class LightningCallback(Callback):
             self._validated = True
             recorder.search()
 
+    @shielded(Part.RECORDING)
     def on_validation_batch_end(
         self,
         trainer: Trainer,
