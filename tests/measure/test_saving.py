@@ -1,14 +1,18 @@
 """Nothing of a recording is in what is saved, copied or exported in the middle of a step."""
 
+import warnings
+
 import pytest
+import torch
 
 from tests.measure.loops import torch_is_untouched
 from tests.measure.saved_contents import difference
-from tests.measure.saved_networks import LARGE, NETWORKS
+from tests.measure.saved_networks import LARGE, NETWORKS, Convolves
 from tests.measure.saved_trainings import Plan, Trainings
 from tests.measure.saving import BY_VALUE, PLAIN, PROGRAMS, TENSORS
+from tests.measure.saving import RECORDINGS as HOW
 
-RECORDINGS = ("record", "run")
+RECORDINGS = tuple(HOW)
 LARGE_WAYS = ("network.pt", "network.pickle", "deepcopy-weights.pt")
 IN_SLOW_TESTS = {"vgg13", "vgg16", "vgg19"}
 FIRST_STEP = ("hook 0", "forward 0", "backward 0")  # layers are looked for and operations are read
@@ -103,9 +107,9 @@ def in_default_tests(name, way):
 
 
 def hindrances(name, way):
-    exported = way.endswith(".pt2")
     inlined = name == "criterion" and way in ("graph.pt", "program.pt2")
-    return [INLINED] * inlined + [COPIED] * (exported and name in ("scriptable", "functions"))
+    moved = name in ("scriptable", "functions") or (name == "gan" and way == "program.pt2")
+    return [INLINED] * inlined + [COPIED] * (moved and way.endswith(".pt2"))
 
 
 def as_programs(marks=lambda name, way: []):
@@ -168,6 +172,19 @@ def test_a_program_made_in_the_first_step_is_the_one_made_without_a_recording(wa
     refuse_differences(trainings, program("convolution", way), recording, FIRST_STEP)
 
 
+@TRACED
+@pytest.mark.parametrize("recording", RECORDINGS)
+def test_a_network_traced_before_its_training_answers_as_the_network_does(recording, tmp_path):
+    """As TensorBoard's `add_graph` traces it."""
+    network, batch, other = Convolves().eval(), torch.randn(2, 1, 8, 8), torch.randn(2, 1, 8, 8)
+    optimizer = torch.optim.SGD(network.parameters(), lr=0.1)
+    with HOW[recording](network, optimizer, tmp_path / "run"), warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)
+        traced = torch.jit.trace(network, batch)
+        network(batch).sum().backward()
+    assert torch.equal(traced(other), network(other))
+
+
 @pytest.mark.parametrize("recording", RECORDINGS)
 @pytest.mark.parametrize(
     "way",
@@ -184,12 +201,17 @@ def test_no_program_names_laptime(way, recording, trainings):
 def loaded(request, trainings):
     """What one process without laptime says of all files: of the tests that were asked for."""
     for item in request.session.items:
-        if item.originalname == test_what_was_saved_loads_and_computes_the_same_without_laptime.__name__:
+        if (
+            getattr(item, "originalname", None)
+            == test_what_was_saved_loads_and_computes_the_same_without_laptime.__name__
+        ):
             plan, recording = item.callspec.params["plan"], item.callspec.params["recording"]
-            trainings.of(plan, "bare"), trainings.of(plan, recording)
+            for one in ("bare", recording):
+                trainings.of(plan, one)
     return trainings.load_elsewhere()
 
 
+@pytest.mark.timeout(900)  # run by itself, it makes all the files first
 @pytest.mark.parametrize(("plan", "recording"), [*PLAINLY, *AS_TENSORS, *WITH_CLASSES, *as_programs()])
 def test_what_was_saved_loads_and_computes_the_same_without_laptime(plan, recording, trainings, loaded):
     files = trainings.kept(plan, recording)

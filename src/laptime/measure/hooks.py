@@ -205,7 +205,7 @@ def _watching(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _watching_forward(original: Callable[..., Any]) -> Callable[..., Any]:
-    def forward(module: Any, *args: Any, **kwargs: Any) -> Any:
+    def forward(module: Any, /, *args: Any, **kwargs: Any) -> Any:
         watched = None if tracing() else _watched.get(id(module))
         if watched is None or watched.calls:  # or it is called as modules are: its call sees to it
             return original(module, *args, **kwargs)

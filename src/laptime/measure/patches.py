@@ -266,7 +266,7 @@ class _Standin:
 
 def _copy(original: Any) -> Any:
     @functools.wraps(original)
-    def copy(tensor: Any, *args: Any, **kwargs: Any) -> Any:
+    def copy(tensor: Any, /, *args: Any, **kwargs: Any) -> Any:
         if tracing() or _active is None:
             return original(tensor, *args, **kwargs)
         return _bracketed(_active.enter_copy(), original, (tensor, *args), kwargs)
