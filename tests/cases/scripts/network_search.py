@@ -1,4 +1,4 @@
-"""20 networks, one after the other, each with its optimizer and 2 updates: none is alive once the next is made."""
+"""20 networks, one after the other, each with its optimizer and 2 updates: none outlives its turn."""
 
 import gc
 import weakref

@@ -1,6 +1,6 @@
 """PPO: an agent whose methods call its parts, and which is never called itself.
 
-3 rounds: 4 acts without gradients, 6 updates on minibatches. Each act is one step, though it calls three parts.
+3 rounds: 4 acts without gradients, 6 updates on minibatches. An act is one step, though it calls three parts.
 """
 
 import torch

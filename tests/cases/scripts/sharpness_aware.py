@@ -1,4 +1,4 @@
-"""Sharpness-aware minimisation: an optimizer around another, two forward and backward passes a batch. 8 steps."""
+"""Sharpness-aware minimisation: an optimizer around another, two passes there and back a batch. 8 steps."""
 
 import torch
 from common import batches, digest, mlp
