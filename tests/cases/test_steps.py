@@ -76,6 +76,12 @@ EXPECTED = {
         epochs=[0] * 8 + [1] * 8 + [2] * 4,
         samples=[8] * 20,
     ),
+    "evaluated_inside": Expected(
+        stages=", ".join(["4 train, 5 validation"] * 4),
+        updates=[number for i in range(4) for number in (*range(4 * i + 1, 4 * i + 5), *[4 * i + 4] * 5)],
+        epochs=epochs_of(18, 2),
+        samples=[8] * 36,
+    ),
     "extra_batch": Expected(
         stages="24 train",
         updates=list(range(1, 25)),
@@ -98,6 +104,7 @@ EXPECTED = {
         epochs=epochs_of(30, 2),
         samples=([4] * 20 + [8] * 10) * 2,
     ),
+    "keyword_names": one_epoch(8),
     "lazy_layers": one_epoch(8),
     "lbfgs": one_epoch(8),
     "lightning_module": Expected(
@@ -111,11 +118,18 @@ EXPECTED = {
         samples=[8] * 42,
     ),
     "mixed_precision": one_epoch(16),
+    "network_search": no_loader(40),
     "no_eval": Expected(
         stages=", ".join(["1 train, 1 validation"] * 8), updates=[n // 2 for n in range(2, 18)]
     ),
+    "odd_outputs": one_epoch(16),
     "old_weight_norm": one_epoch(16),
+    "own_profiler": one_epoch(16),
     "parametrized": one_epoch(16),
+    "policy_methods": Expected(
+        stages=", ".join(["4 validation, 6 train"] * 3),
+        updates=[number for i in range(3) for number in (*[6 * i] * 4, *range(6 * i + 1, 6 * i + 7))],
+    ),
     "prefetch": Expected(
         stages="16 train",
         updates=list(range(1, 17)),
@@ -126,9 +140,13 @@ EXPECTED = {
     "reinforcement": no_loader(6),
     "saved_recurrent": no_loader(6),
     "scripted": one_epoch(16),
+    "sharpness_aware": one_epoch(8),
     # Two backward passes make an update: each is a step, and every second has the update.
     "sparse_gradients": replace(no_loader(12), updates=[count for i in range(6) for count in (i, i + 1)]),
     "spawned_workers": one_epoch(4),
+    "two_loaders": Expected(
+        stages="16 train", updates=list(range(1, 17)), epochs=epochs_of(8, 2), samples=[8] * 16
+    ),
     "two_optimizers": Expected(
         stages="16 train", updates=list(range(1, 17)), epochs=epochs_of(8, 2), samples=[8] * 16
     ),
