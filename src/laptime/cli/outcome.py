@@ -56,7 +56,8 @@ def fail(reason: str) -> NoReturn:
 
 def say(line: str = "") -> None:
     """A line on standard error, where everything goes that is not the answer."""
-    print(line, file=sys.stderr)
+    with suppress(ValueError, OSError):  # a recorded script may have closed it
+        print(line, file=sys.stderr)
 
 
 def answer(document: Any) -> None:

@@ -11,6 +11,7 @@ import functools
 import sys
 import warnings
 from collections.abc import Callable
+from contextlib import suppress
 from enum import StrEnum
 from typing import Any, ParamSpec, TypeVar
 
@@ -83,4 +84,5 @@ def warn(text: str) -> None:
     try:
         warnings.warn(f"laptime: {text}", stacklevel=3)
     except Warning:
-        sys.stderr.write(f"laptime: {text}\n")
+        with suppress(Exception):  # a script may have closed it
+            sys.stderr.write(f"laptime: {text}\n")

@@ -44,6 +44,7 @@ from laptime.workload import Phase
 # A first pass in evaluation mode leaves out what only training calls (auxiliary heads), so discovery goes on
 # until a training pass, or until this many passes have shown that none is coming.
 MOST_DISCOVERY = 8
+LONG_WALKS_S = 0.02  # over the graphs of one step
 MANY_MARKS = 2000  # in one step: more than the layers of any network
 
 
@@ -70,7 +71,10 @@ class Instruments:
         self.other_threads = False  # a network was called in another thread than the recorded one
         self.trained = False  # a backward pass was seen in this recording
         self.on_forward: Callable[[Network, Unit], None] | None = None
-        self.too_dear: Callable[[int], bool] | None = None  # whether so many marks are, for the running step
+        self.walked_s = 0.0  # what walks over graphs have taken of the running step
+        self.too_dear: Callable[[int, float], bool] | None = (
+            None  # whether marks and walks are, for this step
+        )
         self.on_other_thread: Callable[[], bool] | None = None  # whether the recording goes on there
         self.on_network_resolved: Callable[[], None] | None = None
         self.before_backward: Callable[[Any], Callable[[], None] | None] | None = None
@@ -222,7 +226,7 @@ class Instruments:
             self.loss.close()
         if first and self.on_forward is not None:
             self.on_forward(network, unit)
-        if first and self.armed and len(self.timeline.owners) > MANY_MARKS:
+        if first and self.armed and (len(self.timeline.owners) > MANY_MARKS or self.walked_s > LONG_WALKS_S):
             self._spare(network)
         if not self.backward_depth:
             self.forward_depth += 1
@@ -248,7 +252,7 @@ class Instruments:
         """Many forward passes in one step: marks on all of them may cost more than they tell."""
         if network.discovery and network.trained:
             self._end_discovery()
-        if self.too_dear is not None and self.too_dear(len(self.timeline.owners)):
+        if self.too_dear is not None and self.too_dear(len(self.timeline.owners), self.walked_s):
             self.disarm()
 
     def _close_seam(self) -> None:
@@ -265,7 +269,7 @@ class Instruments:
         if self.reading is not None and not self.forward_depth:
             attempt(Part.WORKLOAD, self.reading.end_forward, raised=output is None)
         if network.discovery:
-            self._resolve(network)
+            attempt(Part.LAYERS, self._resolve, network)
         if self.forward_depth:
             return
         graded = torch.is_grad_enabled()
@@ -333,6 +337,7 @@ class Instruments:
     def next_step(self) -> Seen:
         """Forget the step that ended; returns what was seen in it."""
         seen, self.seen = self.seen, Seen()
+        self.walked_s = 0.0
         self.forward_depth = self.backward_depth = 0
         self.updates.next_step()
         if seen.backward or not seen.graded:

@@ -5,6 +5,7 @@ This is what a mark costs, so each hook has what it needs at hand in its closure
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -93,7 +94,9 @@ def mark_nodes(instruments: Instruments, outputs: Any) -> int:
     found = None if searching else entries.known(roots)
     if found is None:
         instruments.timeline.mark(INSTRUMENT)
+        began = time.perf_counter()
         found = entries.boundaries(roots, _no_layer(instruments.units) if searching else None)
+        instruments.walked_s += time.perf_counter() - began
     known = instruments.boundaries
     for code, node in found:
         boundary = known.get(code) or _boundary(instruments, code)

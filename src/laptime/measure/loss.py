@@ -24,14 +24,13 @@ from types import (
 from typing import Any
 
 import torch
-from torch.optim.optimizer import register_optimizer_step_pre_hook
 from torch.overrides import TorchFunctionMode, _get_current_function_mode_stack
 
 from laptime.measure.clocks import Stamp
 from laptime.measure.graph import ACCUMULATE, sequence_number
 from laptime.measure.guard import Part, attempt
 from laptime.measure.timeline import HOST, LOSS, RETURN, Timeline
-from laptime.measure.updates import Hook
+from laptime.measure.updates import listen
 
 NOTICEABLE_NS = 50_000  # of Python after a loss: enough to look for it in every step
 PAUSE_NS = 1_000_000  # between two operations of a loss: no longer the loss's own Python
@@ -161,9 +160,9 @@ class _Nodes(TorchFunctionMode):
 
         def take_off(*_: Any) -> None:
             self.look_away()
-            handle.remove()
+            unlisten()
 
-        handle = register_optimizer_step_pre_hook(Hook(take_off))
+        unlisten = listen(take_off, take_off)
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         begin = attempt(Part.LAYERS, self._begin) if self._on else None

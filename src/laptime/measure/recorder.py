@@ -48,6 +48,7 @@ from laptime.measure.settling import FLUSH_S, Settling
 from laptime.measure.steps import Steps
 from laptime.measure.summary import summarize_run
 from laptime.measure.timeline import CODE, HOST, RETURN, Timeline
+from laptime.measure.updates import tidy
 from laptime.measure.watch import Watch
 from laptime.record import Account
 from laptime.store import Run, RunWriter, load
@@ -275,6 +276,7 @@ class Recorder(Steps):
             interrupted = issubclass(kind, KeyboardInterrupt | GeneratorExit | SystemExit)
             self.facts.note(f"the loop ended by {kind.__name__}")
             self.stop("interrupted" if interrupted else "failed")
+        tidy()  # what a fault in the middle of an update had to leave
 
     @property
     def run(self) -> Run:

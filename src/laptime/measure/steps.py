@@ -221,12 +221,12 @@ class Steps:
         self._close(stamps, owners, self.seen, samples=samples, epoch=epoch)
         self.watch.next_step()
 
-    def _too_dear(self, marks: int) -> bool:
+    def _too_dear(self, marks: int, walked_s: float) -> bool:
         """Whether the running step had better go on without layer marks; its layers are not told then."""
         if self._budget.every_step or self._tracer.running:
             return False
         passed_s = time.perf_counter() - self._last_lap
-        self._complete = self._budget.price(marks) < LONG_STEP_SHARE * passed_s
+        self._complete = self._budget.price(marks) + walked_s < LONG_STEP_SHARE * passed_s
         return not self._complete
 
     def begin_anew(self) -> None:

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 import weakref
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from functools import partial, wraps
-from types import FunctionType, MethodType
+from types import FrameType, FunctionType, MethodType
 from typing import Any
 
 from torch.optim import Optimizer
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 from torch.utils.hooks import RemovableHandle
 
-from laptime.measure.guard import Part, attempt, shielded
+from laptime.measure.guard import Part, attempt
 from laptime.measure.patches import tracing
 from laptime.measure.timeline import HOST, MOST_OPTIMIZERS, OPTIMIZERS, Timeline
 
@@ -35,18 +36,16 @@ class Updates:
         self._passed = 0  # the id of an unknown optimizer whose step has begun
         self.total = 0
         self._new: list[int] = []
-        self._handles: list[RemovableHandle] = []
+        self._undo: list[Callable[[], None]] = []
 
     def watch(self) -> None:
-        """Global hooks run before an optimizer's own, so the bracket holds everything it does."""
-        self._handles.append(register_optimizer_step_pre_hook(Hook(self._before_update)))
-        self._handles.append(register_optimizer_step_post_hook(Hook(self._after_update)))
+        """Hear of updates, everything that optimizers' own hooks do included."""
+        self._undo.append(listen(self._before_update, self._after_update))
 
     def detach(self) -> None:
         """Leave no hook behind."""
-        for handle in self._handles:
-            handle.remove()
-        self._handles.clear()
+        while self._undo:
+            self._undo.pop()()
 
     @property
     def places(self) -> int:
@@ -74,8 +73,9 @@ class Updates:
         last.append(weakref.ref(optimizer, lambda _: self._places.pop(key, None)))
 
     def next_step(self) -> None:
-        """Forget an update that never ended."""
-        self._depth = 0
+        """Forget an update that never ended; one under way, whose closure begins a step, goes on."""
+        if self._depth and not _under_way():
+            self._depth = 0
 
     def new(self) -> int:
         """Updates since this was last asked; of several optimizers in turns, those of the busiest."""
@@ -91,9 +91,8 @@ class Updates:
         other = threading.get_ident() != self._timeline.thread
         return other and not isinstance(threading.current_thread(), threading._DummyThread)
 
-    @shielded(Part.RECORDING)
     def _before_update(self, optimizer: Optimizer, args: Any, kwargs: Any) -> Any:
-        if tracing() or self._elsewhere():
+        if self._elsewhere():
             return None
         if self._index(optimizer) is None and self.on_unknown is not None:
             self.on_unknown(optimizer)
@@ -111,9 +110,8 @@ class Updates:
         self._timeline.follow_up(code)
         return _with_closure(args, kwargs, self._timeline, code)
 
-    @shielded(Part.RECORDING)
     def _after_update(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
-        if tracing() or self._elsewhere():
+        if self._elsewhere():
             return
         if self._index(optimizer) is None and self._passed != id(optimizer) and self.on_unknown is not None:
             self.on_unknown(optimizer)  # its step, with a closure, began before the recording
@@ -143,10 +141,66 @@ class Hook:
         self._function = function
 
     def __call__(self, *args: Any) -> Any:
-        return self._function(*args)
+        return None if tracing() else attempt(Part.RECORDING, self._function, *args)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return getattr, (nullcontext(), "__exit__")
+
+
+Listener = Callable[[Optimizer, Any, Any], Any]
+_listeners: tuple[list[Listener], list[Listener]] = ([], [])  # before and after a step
+_handles: list[RemovableHandle] = []
+_telling = 0
+
+
+def listen(before: Listener, after: Listener) -> Callable[[], None]:
+    """Hear of every optimizer's steps, before its own hooks do; returns the undo.
+
+    Torch walks its table of hooks while it calls them, and raises if that changes: so ours are one pair,
+    which is taken off only while no optimizer makes a step.
+    """
+    for listeners, listener in zip(_listeners, (before, after), strict=True):
+        listeners.append(listener)
+    if not _handles:
+        _handles.append(register_optimizer_step_pre_hook(Hook(partial(_tell, _listeners[0]))))
+        _handles.append(register_optimizer_step_post_hook(Hook(partial(_tell, _listeners[1]))))
+
+    def undo() -> None:
+        for listeners, listener in zip(_listeners, (before, after), strict=True):
+            if listener in listeners:
+                listeners.remove(listener)
+        tidy()
+
+    return undo
+
+
+def _under_way() -> bool:
+    """Whether some optimizer's step is among the callers."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None and frame.f_code.co_filename != _STEPS:
+        frame = frame.f_back
+    return frame is not None
+
+
+_STEPS = Optimizer.profile_hook_step.__code__.co_filename  # where torch wraps the steps of all optimizers
+
+
+def tidy() -> None:
+    """Take the hooks off if nobody listens any more."""
+    while _handles and not _telling and not any(_listeners):
+        _handles.pop().remove()
+
+
+def _tell(listeners: list[Listener], optimizer: Optimizer, args: Any, kwargs: Any) -> Any:
+    global _telling
+    changed = None
+    _telling += 1
+    try:
+        for listener in tuple(listeners):
+            changed = listener(optimizer, args, kwargs) or changed
+    finally:
+        _telling -= 1
+    return changed
 
 
 def _with_closure(args: Sequence[Any], kwargs: dict[str, Any], timeline: Timeline, code: int) -> Any:

@@ -20,20 +20,18 @@ from weakref import WeakValueDictionary
 import torch
 from torch import nn
 from torch.optim import Optimizer
-from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
-from torch.utils.hooks import RemovableHandle
 
 from laptime.errors import AlreadyRecording, LaptimeError, ScriptError
 from laptime.measure.collectives import several
 from laptime.measure.division import is_compiled
-from laptime.measure.guard import Part, attempt, shielded, warn
+from laptime.measure.guard import Part, attempt, warn
 from laptime.measure.hooks import on_stranger, undo_all
 from laptime.measure.patches import Patches
 from laptime.measure.ranks import Seat, Seats
 from laptime.measure.recorder import Recorder
 from laptime.measure.scripts.callers import Caller, caller_of, class_name, networks_of
 from laptime.measure.scripts.cuts import Cuts
-from laptime.measure.updates import Hook
+from laptime.measure.updates import listen
 from laptime.store import discard
 from laptime.store.directory import RESERVE_FILE
 from laptime.store.files import first_line
@@ -65,8 +63,8 @@ class ScriptRecorder:
         self._on_fork = on_fork  # a forked child is about to train
         self._refused = refused or _warn_of  # told why there is no recording
         self._ended = False
-        self._handles: list[RemovableHandle] = []
-        self._made = Patches()  # on what tells that modules and optimizers are made
+        self._unlisten: Callable[[], None] = lambda: None
+        self._made = Patches()  # on what tells that optimizers are made
         self._cuts = Cuts()
         self._process = os.getpid()
         self._known: WeakValueDictionary[int, nn.Module] = WeakValueDictionary()  # of every network
@@ -97,10 +95,7 @@ class ScriptRecorder:
         """Watch from here."""
         self._cuts.watch_loaders()
         self._made.replace(Optimizer, "__init__", self._counting_optimizers)
-        self._handles = [
-            register_optimizer_step_pre_hook(Hook(self._before_update)),
-            register_optimizer_step_post_hook(Hook(self._after_update)),
-        ]
+        self._unlisten = listen(self._before_update, self._after_update)
         on_stranger(self._meet_stranger)
 
     def end(self, status: str) -> None:
@@ -109,14 +104,13 @@ class ScriptRecorder:
             return
         self._ended = True
         self._made.restore()
-        for handle in self._handles:
-            handle.remove()
+        self._unlisten()
         on_stranger(None)
         attempt(Part.RECORDING, undo_all, self._undo)
         attempt(Part.RECORDING, self._cuts.end, finished=status == "finished")
         if self.recorder is not None:
             self.recorder.stop(status)
-        self._cuts.leave_loaders()
+        attempt(Part.RECORDING, self._cuts.leave_loaders)
         if self._seat is not None:
             self._seat.leave()
 
@@ -257,7 +251,6 @@ class ScriptRecorder:
 
     # -- optimizers ------------------------------------------------------------------------------------------
 
-    @shielded(Part.RECORDING)
     def _before_update(self, optimizer: Optimizer, *_: Any) -> None:
         """What is updated before any network was seen is called by other ways than modules are."""
         self._cuts.updating.add(id(optimizer))

@@ -11,7 +11,7 @@ import sys
 import tempfile
 import traceback
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 from types import ModuleType
 
@@ -96,7 +96,8 @@ def _tell_silence(path: Path, out: Path, watcher: ScriptRecorder, status: int) -
 
 
 def _say(line: str) -> None:
-    print(f"laptime: {line}", file=sys.stderr)  # noqa: T201 (once, at the end, and not the script's)
+    with suppress(ValueError, OSError):  # the script may have closed it
+        print(f"laptime: {line}", file=sys.stderr)  # noqa: T201 (once, at the end, and not the script's)
 
 
 @contextmanager
