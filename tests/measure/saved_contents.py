@@ -62,8 +62,13 @@ def _members(file: bytes) -> Iterator[tuple[str, bytes]]:
                 yield name, archive.read(name)
 
 
+def _is_pickle(file: bytes) -> bool:
+    """Safetensors begin with their length, a number of eight bytes, which may look like a pickle's protocol."""
+    return file[:2] in PICKLES and file[2:3] != b"\0"
+
+
 def _plain(name: str, member: bytes) -> Any:
-    if name.endswith(".pkl") or (not name and member[:2] in PICKLES):
+    if name.endswith(".pkl") or (not name and _is_pickle(member)):
         return _operations(member)
     if name.endswith(".json"):
         return _numberless(STACK.sub("", member.decode()))
