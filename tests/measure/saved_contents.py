@@ -63,7 +63,7 @@ def _members(file: bytes) -> Iterator[tuple[str, bytes]]:
 
 
 def _is_pickle(file: bytes) -> bool:
-    """Safetensors begin with their length, a number of eight bytes, which may look like a pickle's protocol."""
+    """Safetensors begin with a length of eight bytes, which may look like the protocol of a pickle."""
     return file[:2] in PICKLES and file[2:3] != b"\0"
 
 

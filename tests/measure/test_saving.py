@@ -241,5 +241,5 @@ def test_what_was_saved_loads_and_computes_the_same_without_laptime(plan, record
     files = trainings.kept(plan, recording)
     bare = trainings.of(plan, "bare").files.items()
     can_be_saved = {way for (moment, way), file in bare if moment in plan.loaded and file.error is None}
-    assert can_be_saved - set(files.values()) <= (set(LARGE_WAYS[1:]) if plan.network in LARGE else set())
+    assert plan.network in LARGE or set(files.values()) == can_be_saved
     assert {file: loaded[file] for file in files if loaded[file]} == {}
