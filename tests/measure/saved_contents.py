@@ -102,8 +102,10 @@ def _operations(pickled: bytes) -> list[tuple[str, Any]]:
             item = ("text", _numberless(argument))
         elif name in GETS:
             item = memo[argument]
+        elif isinstance(argument, bytes) and argument.startswith(LEGACY):
+            item = ("tensor", _tensor(argument))  # whose operation depends on the length of its address
         elif isinstance(argument, bytes):
-            item = (name, _tensor(argument) if argument.startswith(LEGACY) else _digest(argument))
+            item = (name, _digest(argument))
         else:
             item = (name, _numberless(argument) if isinstance(argument, str) else argument)
         found.append(item)
