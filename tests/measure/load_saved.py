@@ -51,21 +51,35 @@ def main(folder: Path) -> dict[str, str]:
 def _told(folder: Path, file: dict[str, Any]) -> str:
     import torch
 
+    try:
+        loaded = _load(folder / file["name"], file["way"])
+    except Exception as error:
+        return f"{type(error).__name__}: {error}"
+    if file["answer"] is None:
+        return ""
+    batch, expected = torch.load(folder / file["answer"])
+    if file["bare"] is not None:
+        expected = _answer(_load(folder / file["bare"], file["way"]), batch)
+    given = _answer(loaded, batch)
+    if isinstance(given, str) or isinstance(expected, str):
+        return "" if isinstance(given, str) and isinstance(expected, str) else f"{given} against {expected}"
+    same = len(given) == len(expected) and all(map(torch.equal, given, expected))
+    return "" if same else "it computes something else"
+
+
+def _answer(network: Any, batch: Any) -> Any:
+    """What a network gives; what it raises, as text."""
+    import torch
+
     from tests.measure.saved_networks import numbers
 
     try:
-        loaded = _load(folder / file["name"], file["way"])
-        if file["answer"] is None:
-            return ""
-        if isinstance(loaded, torch.nn.Module) and not file["way"].endswith(".pt2"):
-            loaded.eval()
-        batch, expected = torch.load(folder / file["answer"])
+        if not isinstance(network, torch.fx.GraphModule):  # an exported program has no modes
+            network.eval()
         with torch.no_grad():
-            given = numbers(loaded(batch))
+            return numbers(network(batch))
     except Exception as error:
         return f"{type(error).__name__}: {error}"
-    same = len(given) == len(expected) and all(map(torch.equal, given, expected))
-    return "" if same else "it computes something else"
 
 
 def _load(file: Path, way: str) -> Any:

@@ -62,8 +62,13 @@ def _members(file: bytes) -> Iterator[tuple[str, bytes]]:
                 yield name, archive.read(name)
 
 
+def _is_pickle(file: bytes) -> bool:
+    """Safetensors begin with a length of eight bytes, which may look like the protocol of a pickle."""
+    return file[:2] in PICKLES and file[2:3] != b"\0"
+
+
 def _plain(name: str, member: bytes) -> Any:
-    if name.endswith(".pkl") or (not name and member[:2] in PICKLES):
+    if name.endswith(".pkl") or (not name and _is_pickle(member)):
         return _operations(member)
     if name.endswith(".json"):
         return _numberless(STACK.sub("", member.decode()))
@@ -97,8 +102,10 @@ def _operations(pickled: bytes) -> list[tuple[str, Any]]:
             item = ("text", _numberless(argument))
         elif name in GETS:
             item = memo[argument]
+        elif isinstance(argument, bytes) and argument.startswith(LEGACY):
+            item = ("tensor", _tensor(argument))  # whose operation depends on the length of its address
         elif isinstance(argument, bytes):
-            item = (name, _tensor(argument) if argument.startswith(LEGACY) else _digest(argument))
+            item = (name, _digest(argument))
         else:
             item = (name, _numberless(argument) if isinstance(argument, str) else argument)
         found.append(item)

@@ -20,7 +20,7 @@ from torch import nn
 import laptime
 from tests.measure.saved_contents import Content, content, mentions
 from tests.measure.saved_networks import NETWORKS, answer
-from tests.measure.saving import RECORDINGS, Moment, Way, as_file, bare, saved, train
+from tests.measure.saving import PROGRAMS, RECORDINGS, Moment, Way, as_file, bare, saved, train
 
 ROOT = Path(__file__).parents[2]
 LARGE_FILE = 8 * 2**20  # bytes; such a network is loaded from one file
@@ -82,7 +82,7 @@ class Trainings:
                     continue
                 files[at.name, name] = Saved(content=content(file), mentions=mentions(file))
                 small = len(file) < LARGE_FILE or name == "network.pt"
-                if recording in RECORDINGS and at.name in plan.loaded and small:
+                if at.name in plan.loaded and small and recording in ("bare", *RECORDINGS):
                     self._keep(plan.network, recording, at.name, name, file)
             if recording == "bare" and at.name in plan.loaded:
                 given = answer(_copied(at.network), at.batch)
@@ -98,13 +98,18 @@ class Trainings:
 
     def _keep(self, network: str, recording: str, moment: str, way: str, file: bytes) -> None:
         name = f"{network}~{recording}~{moment}~{way}"
-        (self.folder / name).write_bytes(file)
+        program = way in PROGRAMS  # torch computes otherwise in one than in a network: asked is the bare one
+        if recording != "bare" or program:
+            (self.folder / name).write_bytes(file)
+        if recording == "bare":
+            return
         answers = "weights" not in way and way not in ("safetensors", "optimizer.pickle")
         self._to_load.append(
             {
                 "name": name,
                 "way": way,
                 "answer": self._answer(network, moment).name if answers else None,
+                "bare": f"{network}~bare~{moment}~{way}" if program else None,
                 "zoo": b"laptime.train.networks" in file or b"laptime/train/networks" in file,
             }
         )

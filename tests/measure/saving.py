@@ -87,12 +87,17 @@ def train(case: Case, how: Any, out: Path, act: Callable[[Moment], None]) -> dic
             at("forward")
             loss = loss_of(output)
             at("loss")
+            loss.register_hook(partial(_in_backward, partial(at, "gradient")))
             loss.backward()
             at("backward")
             optimizer.step()
             optimizer.zero_grad()
             at("update")
     return network.state_dict()
+
+
+def _in_backward(act: Callable[[], None], _: torch.Tensor) -> None:
+    act()
 
 
 @contextmanager
@@ -150,7 +155,8 @@ def _packaged(network: nn.Module) -> bytes:
     from torch.package import PackageExporter
 
     file = io.BytesIO()
-    with PackageExporter(file) as exporter:
+    with warnings.catch_warnings(), PackageExporter(file) as exporter:
+        warnings.simplefilter("ignore")  # it has its storages named the old way
         exporter.extern("**")
         exporter.save_pickle("saved", "network.pkl", network)
     return file.getvalue()

@@ -6,15 +6,16 @@ import pytest
 import torch
 
 from tests.measure.loops import torch_is_untouched
-from tests.measure.saved_contents import difference
+from tests.measure.saved_contents import content, difference
 from tests.measure.saved_networks import LARGE, NETWORKS, Convolves
 from tests.measure.saved_trainings import Plan, Trainings
-from tests.measure.saving import BY_VALUE, PLAIN, PROGRAMS, TENSORS
+from tests.measure.saving import BY_VALUE, PLAIN, PROGRAMS, TENSORS, Moment
 from tests.measure.saving import RECORDINGS as HOW
 
 RECORDINGS = tuple(HOW)
 LARGE_WAYS = ("network.pt", "network.pickle", "deepcopy-weights.pt")
-IN_SLOW_TESTS = {"vgg13", "vgg16", "vgg19"}
+IN_SLOW_TESTS = {"resnet18", "vgg13", "vgg16", "vgg19"}
+CANNOT_BE_PICKLED = {"weight-norm", "spectral-norm"}  # or, in a step, not copied; programs of few can be made
 FIRST_STEP = ("hook 0", "forward 0", "backward 0")  # layers are looked for and operations are read
 THIRD_STEP = ("hook 2", "loss 2")  # layers are marked
 
@@ -52,7 +53,12 @@ def plain(name):
     if name in LARGE:
         ways = {way: PLAIN[way] for way in LARGE_WAYS}
         return Plan(network=name, ways=ways, moments=("loss 2",), loaded=("loss 2",))
-    return Plan(network=name, ways=PLAIN, moments=("hook 0", "forward 0", *THIRD_STEP), loaded=("loss 2",))
+    return Plan(
+        network=name,
+        ways=PLAIN,
+        moments=("hook 0", "forward 0", "gradient 0", *THIRD_STEP),
+        loaded=("loss 2",),
+    )
 
 
 def tensors(name):
@@ -133,6 +139,8 @@ def refuse_differences(trainings, plan, recording, moments=None):
         if moments is not None and key[0] not in moments:
             continue
         file = recorded.files[key]
+        can_fail = plan.network in CANNOT_BE_PICKLED or key[1] in PROGRAMS
+        assert expected.error is None or can_fail, (key, expected.error)
         assert type(file.error) is type(expected.error), (key, file.error)
         assert difference(expected.content, file.content) == "" or differs_by_itself(trainings, plan, key), (
             key
@@ -153,6 +161,22 @@ def refuse_mentions(trainings, plan, recording):
     bare, recorded = trainings.of(plan, "bare"), trainings.of(plan, recording)
     named = {key: file.mentions for key, file in recorded.files.items()}
     assert named == {key: file.mentions for key, file in bare.files.items()}
+
+
+@pytest.mark.parametrize("way", {**PLAIN, **TENSORS, **BY_VALUE, **PROGRAMS})
+def test_the_comparison_sees_a_weight_that_differs_in_its_last_digit(way):
+    """Otherwise the tests that follow would prove nothing."""
+    network, batch = Convolves(), torch.randn(2, 1, 8, 8)
+    optimizer = torch.optim.SGD(network.parameters(), lr=0.1, momentum=0.9)
+    network(batch).sum().backward()
+    optimizer.step()
+    moment = Moment(name="", network=network, batch=batch, optimizer=optimizer)
+    save = {**PLAIN, **TENSORS, **BY_VALUE, **PROGRAMS}[way]
+    first, second = content(save(moment)), content(save(moment))
+    for one in (network.last.weight, optimizer.state[network.last.weight]["momentum_buffer"]):
+        one.data.view(-1)[-1] += 1e-6
+    assert difference(first, second) == ""
+    assert difference(first, content(save(moment))) != ""
 
 
 @pytest.mark.parametrize(("plan", "recording"), [*PLAINLY, *AS_TENSORS, *WITH_CLASSES])
@@ -217,5 +241,5 @@ def test_what_was_saved_loads_and_computes_the_same_without_laptime(plan, record
     files = trainings.kept(plan, recording)
     bare = trainings.of(plan, "bare").files.items()
     can_be_saved = {way for (moment, way), file in bare if moment in plan.loaded and file.error is None}
-    assert can_be_saved - set(files.values()) <= (set(LARGE_WAYS[1:]) if plan.network in LARGE else set())
+    assert plan.network in LARGE or set(files.values()) == can_be_saved
     assert {file: loaded[file] for file in files if loaded[file]} == {}
