@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch import nn
 
-from laptime.measure.clocks import FakeClock
 from laptime.measure import loss
+from laptime.measure.clocks import FakeClock
 from tests.measure import planted
 from tests.measure.cases import CASES, Case
 

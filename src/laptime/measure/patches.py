@@ -41,6 +41,7 @@ class Watcher(Protocol):
     def enter_data(self, source: Any, *, draws: bool) -> Leave | None: ...
     def enter_copy(self) -> Leave | None: ...
     def enter_aside(self) -> Leave | None: ...
+    def before_trace(self) -> None: ...
 
 
 # Functional losses, by the names torch.nn.functional gives them.
@@ -165,6 +166,8 @@ def install(watcher: Watcher) -> Patches:
         patches.replace(owner, "zero_grad", _aside)
     patches.replace(DataLoader, "__iter__", functools.partial(_data, draws=False))
     patches.replace(_BaseDataLoaderIter, "__next__", functools.partial(_data, draws=True))
+    for function in (torch.jit.trace, torch.jit.trace_module):
+        patches.replace_body(function, _jit_trace)  # type: ignore[arg-type]
     for name in ("to", "cuda"):
         patches.replace(torch.Tensor, name, _copy)
     return patches
@@ -222,6 +225,16 @@ def _data(original: Any, *, draws: bool) -> Any:
         return _bracketed(_active.enter_data(loader, draws=draws), original, (loader,), {})
 
     return data
+
+
+def _jit_trace(original: Any) -> Any:
+    @functools.wraps(original)
+    def trace(*args: Any, **kwargs: Any) -> Any:
+        if _active is not None:
+            _active.before_trace()
+        return original(*args, **kwargs)
+
+    return trace
 
 
 def _aside(original: Any) -> Any:

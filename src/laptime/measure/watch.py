@@ -122,6 +122,13 @@ class Watch:
         self._timeline.give_back(LOSS)
         self._instruments.loss.open(complete=False)
 
+    @shielded(Part.WORKLOAD)
+    def before_trace(self) -> None:
+        """`torch.jit.trace` begins: beside a mode that reads operations it would make constants of them."""
+        if self._instruments.reading is not None:
+            self._instruments.reading.give_up("torch.jit.trace was used in the first step")
+            self._instruments.reading = None
+
     @shielded(Part.RECORDING)
     def enter_data(self, source: Any, *, draws: bool) -> Leave | None:
         """A loader starts its workers, or is asked for a batch."""
