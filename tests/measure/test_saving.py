@@ -14,6 +14,18 @@ from tests.measure.saving import RECORDINGS as HOW
 
 RECORDINGS = tuple(HOW)
 LARGE_WAYS = ("network.pt", "network.pickle", "deepcopy-weights.pt")
+# One of each kind: convolutions, attention, functions and criterions as attributes, TorchScript, large ones.
+AS_PROGRAMS = (
+    "convolution",
+    "criterion",
+    "scriptable",
+    "zener4",
+    "attention",
+    "bert",
+    "functions",
+    "weight-norm",
+    "alexnet",
+)
 IN_SLOW_TESTS = {"resnet18", "vgg13", "vgg16", "vgg19"}
 CANNOT_BE_PICKLED = {"weight-norm", "spectral-norm"}  # or, in a step, not copied; programs of few can be made
 FIRST_STEP = ("hook 0", "forward 0", "backward 0")  # layers are looked for and operations are read
@@ -116,10 +128,10 @@ def hindrances(name, way):
 def as_programs(marks=lambda name, way: []):
     return [
         planned(program(name, way), recording, *slow(not in_default_tests(name, way)), *marks(name, way))
-        for name in NETWORKS
+        for name in AS_PROGRAMS
         for way in PROGRAMS
         for recording in RECORDINGS
-        if name not in ("averaged", "methods") and (name not in LARGE or way == "trace.ts")
+        if name not in LARGE or way == "trace.ts"
     ]
 
 
