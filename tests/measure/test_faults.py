@@ -1,8 +1,12 @@
 """Whatever of ours fails, the training goes on as if nobody recorded it, and a line says so."""
 
+import contextlib
 import inspect
+import io
+import os
+import traceback
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from types import FunctionType, ModuleType
 from typing import Any
 
@@ -29,7 +33,6 @@ from laptime.measure import (
     loss,
     network_files,
     networks,
-    patches,
     reading,
     recorder,
     settling,
@@ -255,16 +258,23 @@ class Fault:
         return raising
 
 
-@pytest.fixture(autouse=True)
-def _alone():
-    """A recording that a test left open would fail all that follow."""
-    yield
-    left = recorder._current
-    if left is not None:
-        left.stop()
-        left._collectives.stop()
-        patches.uninstall(left._patches)
-        left.instruments.detach()
+def in_a_fork(body: Callable[[], None]) -> None:
+    """Run a test in a process of its own: what a fault leaves behind must not meet other tests."""
+    read, write = os.pipe()
+    process = os.fork()
+    if not process:
+        try:
+            body()
+            told = b"passed"
+        except BaseException:
+            told = traceback.format_exc().encode()
+        os.write(write, told[-60_000:])
+        os._exit(0)
+    os.close(write)
+    with os.fdopen(read, "rb") as file:
+        told = file.read()
+    os.waitpid(process, 0)
+    assert told == b"passed", told.decode()
 
 
 @pytest.fixture(scope="module")
@@ -288,31 +298,34 @@ def sampled(found: list[Any]) -> list[Any]:
 def test_a_fault_anywhere_in_a_recording_leaves_the_training_as_it_is(
     owner, name, at, expected, tmp_path, monkeypatch
 ):
-    fault = Fault(owner, name, at=at)
-    fault.plant(monkeypatch)
+    def body() -> None:
+        fault = Fault(owner, name, at=at)
+        fault.plant(monkeypatch)
 
-    def recorded(network: Any, optimizers: Any, one: Any, evaluate: Any) -> None:
-        options = {"every_step": True, "kernels": [3], "flush_s": 0.01}
-        with recorder.Recorder(network, optimizers, out=tmp_path / "run", **options) as recording:
-            fault.arm()
-            for _ in range(2):
-                for batch in recording.steps(loader()):
-                    recording.log(loss=one(batch))
-                for batch in recording.steps(loader(), stage="validation"):
-                    evaluate(batch)
-            recording.note("the end")
-            recording.flush()
+        def recorded(network: Any, optimizers: Any, one: Any, evaluate: Any) -> None:
+            options = {"every_step": True, "kernels": [3], "flush_s": 0.01}
+            with recorder.Recorder(network, optimizers, out=tmp_path / "run", **options) as recording:
+                fault.arm()
+                for _ in range(2):
+                    for batch in recording.steps(loader()):
+                        recording.log(loss=one(batch))
+                    for batch in recording.steps(loader(), stage="validation"):
+                        evaluate(batch)
+                recording.note("the end")
+                recording.flush()
 
-    with warnings.catch_warnings(record=True) as told:
-        warnings.simplefilter("always")
-        assert train(recorded) == expected
-    lines = [str(one.message) for one in told if str(one.message).startswith("laptime")]
-    assert len(lines) <= 3, lines  # a part, the recording, its summary: each once
-    monkeypatch.undo()
-    if name not in CLEANUP:
-        assert torch_is_untouched()
-        with laptime.record(Net(), out=tmp_path / "next"):  # nothing is left of the one that failed
-            pass
+        with warnings.catch_warnings(record=True) as told:
+            warnings.simplefilter("always")
+            assert train(recorded) == expected
+        lines = [str(one.message) for one in told if str(one.message).startswith("laptime")]
+        assert len(lines) <= 3, lines  # a part, the recording, its summary: each once
+        monkeypatch.undo()
+        if name not in CLEANUP:
+            assert torch_is_untouched()
+            with laptime.record(Net(), out=tmp_path / "next"):  # nothing is left of the one that failed
+                pass
+
+    in_a_fork(body)
 
 
 SCRIPT = """
@@ -324,20 +337,24 @@ print(train(bare))
 
 @pytest.mark.parametrize(("owner", "name"), sampled(places(IN_SCRIPTS)))
 def test_a_fault_in_what_follows_a_script_leaves_its_output_as_it_is(
-    owner, name, expected, tmp_path, monkeypatch, capsys
+    owner, name, expected, tmp_path, monkeypatch
 ):
-    script = tmp_path / "script.py"
-    script.write_text(SCRIPT)
-    fault = Fault(owner, name, at=1)
-    fault.plant(monkeypatch)
-    monkeypatch.setattr(finder.ScriptRecorder, "begin", _arming(finder.ScriptRecorder.begin, fault))
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        assert run_script(script, [], out=tmp_path / "run", every_step=True) == 0
-    assert capsys.readouterr().out == f"{expected}\n"
-    monkeypatch.undo()
-    guard.watch_faults(None)
-    assert torch_is_untouched()
+    def body() -> None:
+        script = tmp_path / "script.py"
+        script.write_text(SCRIPT)
+        fault = Fault(owner, name, at=1)
+        fault.plant(monkeypatch)
+        monkeypatch.setattr(finder.ScriptRecorder, "begin", _arming(finder.ScriptRecorder.begin, fault))
+        printed = io.StringIO()
+        with warnings.catch_warnings(), contextlib.redirect_stdout(printed):
+            warnings.simplefilter("ignore")
+            assert run_script(script, [], out=tmp_path / "run", every_step=True) == 0
+        assert printed.getvalue() == f"{expected}\n"
+        monkeypatch.undo()
+        guard.watch_faults(None)
+        assert torch_is_untouched()
+
+    in_a_fork(body)
 
 
 def _arming(begin: Any, fault: Fault) -> Any:

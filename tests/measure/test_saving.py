@@ -21,11 +21,12 @@ AS_PROGRAMS = (
     "scriptable",
     "zener4",
     "attention",
-    "bert",
     "functions",
     "weight-norm",
     "alexnet",
 )
+# Their records of source lines differ, which are not told from the rest here.
+NOT_COMPARED = {("criterion", "strict-program.pt2"), ("scriptable", "trace.ts")}
 IN_SLOW_TESTS = {"resnet18", "vgg13", "vgg16", "vgg19"}
 CANNOT_BE_PICKLED = {"weight-norm", "spectral-norm"}  # or, in a step, not copied; programs of few can be made
 FIRST_STEP = ("hook 0", "forward 0", "backward 0")  # layers are looked for and operations are read
@@ -131,7 +132,7 @@ def as_programs(marks=lambda name, way: []):
         for name in AS_PROGRAMS
         for way in PROGRAMS
         for recording in RECORDINGS
-        if name not in LARGE or way == "trace.ts"
+        if (name not in LARGE or way == "trace.ts") and (name, way) not in NOT_COMPARED
     ]
 
 

@@ -214,7 +214,7 @@ def _is_torchs(function: Any) -> bool:
 
 # Were there patches already, what they replaced could not be told from them.
 _UNTOUCHED = all(
-    _is_torchs(value)
+    _is_torchs(value) or (value.__module__ or "").partition(".")[0] in sys.stdlib_module_names
     for originals in _ORIGINALS.values()
     for value in originals.values()
     if isinstance(value, FunctionType)
