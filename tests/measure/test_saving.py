@@ -93,6 +93,11 @@ def slow(where):
     return [pytest.mark.slow] * where
 
 
+def affordable(params):
+    """Without those that take minutes, which are to be run by hand: the comparison is the same."""
+    return [one for one in params if all(mark.name != "slow" for mark in one.marks)]
+
+
 PLAINLY = [
     planned(
         plain(name),
@@ -109,6 +114,7 @@ AS_TENSORS = [
     for recording in RECORDINGS
     if name != "methods"
 ]
+PLAINLY, AS_TENSORS = affordable(PLAINLY), affordable(AS_TENSORS)
 WITH_CLASSES = [
     planned(by_value(name), recording)
     for name in ("criterion", "gru", "own-state", "averaged")
@@ -127,13 +133,15 @@ def hindrances(name, way):
 
 
 def as_programs(marks=lambda name, way: []):
-    return [
-        planned(program(name, way), recording, *slow(not in_default_tests(name, way)), *marks(name, way))
-        for name in AS_PROGRAMS
-        for way in PROGRAMS
-        for recording in RECORDINGS
-        if (name not in LARGE or way == "trace.ts") and (name, way) not in NOT_COMPARED
-    ]
+    return affordable(
+        [
+            planned(program(name, way), recording, *slow(not in_default_tests(name, way)), *marks(name, way))
+            for name in AS_PROGRAMS
+            for way in PROGRAMS
+            for recording in RECORDINGS
+            if (name not in LARGE or way == "trace.ts") and (name, way) not in NOT_COMPARED
+        ]
+    )
 
 
 # -- what is saved -------------------------------------------------------------------------------------------

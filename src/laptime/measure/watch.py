@@ -125,6 +125,7 @@ class Watch:
     @shielded(Part.WORKLOAD)
     def before_trace(self) -> None:
         """`torch.jit.trace` begins: beside a mode that reads operations it would make constants of them."""
+        self._instruments.loss.close()  # with it goes the mode that looks for its end
         if self._instruments.reading is not None:
             self._instruments.reading.give_up("torch.jit.trace was used in the first step")
             self._instruments.reading = None
