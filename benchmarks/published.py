@@ -8,7 +8,7 @@ NEUSIGHT = "Lee, Phanishayee, Mahajan, ASPLOS 2025, doi:10.1145/3669940.3707265"
 KERNELS = "Li, Sun, Jog, MICRO 2023, abstract"
 HABITAT = "Yu, Gao, Golikov, Pekhimenko, USENIX ATC 2021, abstract"
 PALEO = "Qi, Sparks, Talwalkar, ICLR 2017, abstract"
-QUOTED = "quoted by issue 4, not checked against its source"
+QUOTED = "quoted, not checked against its source"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
