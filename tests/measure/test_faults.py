@@ -131,6 +131,7 @@ CLEANUP = {
 }
 # Around every call of a module or function: there is nothing in them but the call itself and what is guarded.
 TRANSPARENT = {"call", "run", "_bracketed", "__torch_function__", "__torch_dispatch__"}
+TRANSPARENT_CALLS = {updates.Hook}
 TEMPLATES = {"_call", "_call_replacement"}  # never called themselves: their code is
 
 
@@ -218,6 +219,7 @@ def places(modules: tuple[ModuleType, ...]) -> list[Any]:
         ours = name not in ASKED_FOR | TRANSPARENT | TEMPLATES and not (
             name.startswith("__") and name != "__call__"
         )
+        ours = ours and not (name == "__call__" and owner in TRANSPARENT_CALLS)
         if ours and not inspect.isgeneratorfunction(getattr(owner, name)):
             found.append(pytest.param(owner, name, id=f"{owner.__name__.rpartition('.')[2]}.{name}"))
     return found
