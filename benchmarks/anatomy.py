@@ -20,7 +20,7 @@ import numpy as np
 
 import laptime
 from benchmarks.networks import Workload, configuration, configurations, workload
-from laptime.measure.recorder import Recorder
+from laptime.recorder.recorder import Recorder
 
 BLOCK_S = 0.06
 PARTS = ("bare", "patches", "accounts", "layers, no stamps", "+ stamps", "+ reading", "+ writing")

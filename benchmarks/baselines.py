@@ -22,9 +22,9 @@ from numpy.typing import NDArray
 from benchmarks import mxnet, prediction
 from benchmarks.data_sheet import keep
 from benchmarks.data_sheet import rows as data_sheet
+from laptime.estimate.device_speed import TYPES
 from laptime.hardware import Device, device
-from laptime.predict.devices import TYPES
-from laptime.workload import Operation, Phase, Workload
+from laptime.model import Operation, Phase, Workload
 
 Errors = list[tuple[str, float]]  # what, and its error
 LAUNCH_S = 2e-6  # the shortest kernel

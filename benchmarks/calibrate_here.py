@@ -18,10 +18,10 @@ import torch
 from torch import Tensor, nn
 
 from laptime.api import workload
-from laptime.predict import devices
-from laptime.predict.predicting import predict
-from laptime.train.networks.registry import entry
-from laptime.train.target import network as build
+from laptime.estimate import device_speed
+from laptime.estimate.predict import predict
+from laptime.training.networks.registry import entry
+from laptime.training.target import network as build
 
 ZOO = (("zener4", 32), ("alexnet", 16), ("resnet18", 8), ("vgg11", 4), ("fcn5", 64))
 # Of transformers, at 64 pixels. These were looked at only after everything was settled.
@@ -168,7 +168,7 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=15)
     options = parser.parse_args()
     place = torch.device(options.device)
-    known = devices.device(options.device)
+    known = device_speed.device(options.device)
     errors = []
     print("| step | predicted ms | measured ms (half within) | error % |")
     print("| --- | ---: | ---: | ---: |")

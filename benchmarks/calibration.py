@@ -13,14 +13,14 @@ import time
 from collections.abc import Iterable
 from pathlib import Path
 
+from laptime.estimate import device_speed, timed_ops
+from laptime.estimate.calibration import Calibration
+from laptime.estimate.features import Work, work
+from laptime.estimate.fit import fit
+from laptime.estimate.timed_ops import Timed
 from laptime.hardware import device
-from laptime.measure.sweep import read_rows
-from laptime.predict import devices, sweep
-from laptime.predict.calibration import Calibration
-from laptime.predict.features import Work, work
-from laptime.predict.fit import fit
-from laptime.predict.sweep import Timed
-from laptime.workload import Workload
+from laptime.microbench import read_rows
+from laptime.model import Workload
 
 OWN = Path(__file__).parent / "measured" / "h200_sweep.csv.gz"
 # Of these `h200_ops.csv` tells the same as our rows do; others it measured on warm caches, without features
@@ -45,7 +45,7 @@ AGREED = {
 
 def timed(ops: Path) -> list[Timed]:
     """All single operations of the H200 that a model may learn from."""
-    published = [row for row in sweep.read(ops) if row.work.kind in AGREED]
+    published = [row for row in timed_ops.read(ops) if row.work.kind in AGREED]
     return published + [row.timed() for row in read_rows(OWN)]
 
 
@@ -70,7 +70,7 @@ def fitted(rows: list[Timed], name: str = "h200") -> Calibration:
     return fit(
         rows,
         device=known.name,
-        peaks=devices.peaks(known),
+        peaks=device_speed.peaks(known),
         bandwidth=known.memory_bandwidth,
         facts={
             "rows": len(rows),
@@ -88,7 +88,7 @@ def main() -> None:
     begin = time.monotonic()
     rows = timed(options.ops)
     found = fitted(rows)
-    folder = Path(devices.__file__).parent / "calibrations"
+    folder = Path(device_speed.__file__).parent / "calibrations"
     folder.mkdir(exist_ok=True)
     out = folder / f"{found.device}.npz"
     found.save(out)

@@ -24,8 +24,8 @@ from urllib.parse import quote
 import numpy as np
 
 from benchmarks.tables import Table, verdict
-from laptime.record import Layer, Phase
-from laptime.store import RunWriter, from_columns
+from laptime.model import Layer, Phase
+from laptime.runs import RunWriter, from_columns
 
 LIST_S, RUN_S = 0.5, 2.0  # what is promised: a list of 1,000 runs, and a run of 100,000 steps
 RUNS, STEPS, LAYERS = 1000, 100_000, 10

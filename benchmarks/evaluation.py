@@ -201,9 +201,9 @@ def speed() -> Case:
     import torch
 
     from laptime.api import workload
+    from laptime.estimate.predict import predict_all
     from laptime.hardware import devices
-    from laptime.predict.predicting import predict_all
-    from laptime.train import target
+    from laptime.training import target
 
     with torch.device("meta"):
         network = target.network("resnet50")

@@ -15,7 +15,7 @@ from dataclasses import asdict, dataclass
 from itertools import pairwise, repeat
 from typing import Any, Protocol
 
-from laptime.record import ratio_interval, summarize
+from laptime.model import ratio_interval, summarize
 
 
 class Variant(Protocol):

@@ -30,7 +30,7 @@ from benchmarks.kernel_trace import (
     say,
 )
 from benchmarks.networks import Configuration, Workload
-from laptime.record.layers import LOSS_UNIT, OTHER_UNIT
+from laptime.model.layers import LOSS_LAYER, OTHER_LAYER
 
 TARGET = 0.03
 WORST = 5
@@ -77,7 +77,7 @@ def layer_medians(runs: Sequence[laptime.Run], *, skip: int) -> dict[Key, float]
     for run in runs:
         rows: dict[Key, float] = {}
         for layer in run.layers(skip=skip):
-            if layer.layer not in (LOSS_UNIT, OTHER_UNIT):
+            if layer.layer not in (LOSS_LAYER, OTHER_LAYER):
                 for phase, times in (("forward", layer.forward), ("backward", layer.backward)):
                     if times is not None:
                         rows[layer.layer, phase] = times.median
@@ -89,7 +89,7 @@ def busy_medians(run: laptime.Run) -> dict[Key, float]:
     """The busy seconds of the kernels tier per layer and phase: the median over the traced steps."""
     found: dict[Key, list[float]] = {}
     for row in run.layer_table.to_pylist():
-        compute = row["phase"] in ("forward", "backward") and row["layer"] not in (LOSS_UNIT, OTHER_UNIT)
+        compute = row["phase"] in ("forward", "backward") and row["layer"] not in (LOSS_LAYER, OTHER_LAYER)
         if compute and row["busy_s"] is not None:
             found.setdefault((row["layer"], row["phase"]), []).append(row["busy_s"])
     return {key: float(np.median(seconds)) for key, seconds in found.items()}

@@ -23,10 +23,10 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from laptime.record import ratio_interval
-from laptime.train.config import FolderData
-from laptime.train.data import Wanted, open_data, zener
-from laptime.train.data.generate import write_image_folder
+from laptime.model import ratio_interval
+from laptime.training.config import FolderData
+from laptime.training.data import Wanted, open_data, zener
+from laptime.training.data.generate import write_image_folder
 
 TARGET = 2.0
 CARDS = 2000

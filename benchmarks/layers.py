@@ -24,10 +24,10 @@ from typing import Any
 
 import numpy as np
 
+from laptime.estimate.predict import predict
 from laptime.hardware import device
-from laptime.predict.predicting import predict
-from laptime.predict.prediction import Prediction
-from laptime.workload import Workload
+from laptime.model import Workload
+from laptime.model.prediction import Prediction
 
 # name -> (batch sizes of which the first is measured layer by layer, sample). A tiny batch shows the host.
 IMAGES = {
@@ -170,7 +170,7 @@ def measure(
     import torch
 
     import laptime
-    from laptime.workload.trace.step import cross_entropy
+    from laptime.capture.fake_step import cross_entropy
 
     gc.collect()  # a recorder and its network hold each other
     torch.cuda.empty_cache()

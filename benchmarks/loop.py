@@ -26,12 +26,12 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from laptime.record import summarize
-from laptime.train.build import Ready, ready
-from laptime.train.config import Config
-from laptime.train.loop import Progress, Training
-from laptime.train.place import Place
-from laptime.train.ranks import Ranks
+from laptime.model import summarize
+from laptime.training.build import Ready, ready
+from laptime.training.config import Config
+from laptime.training.device_setup import Place
+from laptime.training.loop import Progress, Training
+from laptime.training.ranks import Ranks
 
 SKIPPED = 10  # first steps of a turn
 AN_EPOCH = 8  # steps: few, so that the data is small enough to stay on a GPU

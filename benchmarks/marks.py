@@ -10,10 +10,10 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 
-from laptime.measure.clocks import clock_for
-from laptime.measure.graph import highest_nodes, sequence_number
-from laptime.measure.timeline import HOST, Timeline
-from laptime.train import networks
+from laptime.recorder.autograd_graph import highest_nodes, sequence_number
+from laptime.recorder.clocks import clock_for
+from laptime.recorder.timeline import HOST, Timeline
+from laptime.training import networks
 
 
 def microseconds(call: Callable[[], Any], count: int = 2000) -> float:

@@ -24,9 +24,9 @@ from numpy.typing import NDArray
 from torch import nn
 
 import laptime
-from laptime.measure.clocks import FakeClock
-from laptime.measure.recorder import Recorder
-from laptime.measure.timeline import HOST, LOSS, OPTIMIZERS, backward_code, forward_code
+from laptime.recorder.clocks import FakeClock
+from laptime.recorder.recorder import Recorder
+from laptime.recorder.timeline import HOST, LOSS, OPTIMIZERS, backward_code, forward_code
 
 Sample = tuple[int, int, int]  # steps recorded, resident bytes, live Python blocks
 Column = NDArray[np.float64]

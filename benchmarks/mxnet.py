@@ -21,10 +21,10 @@ from pathlib import Path
 
 import numpy as np
 
+from laptime.estimate.predict import predict_all
 from laptime.hardware import Device, device
-from laptime.predict.predicting import predict_all
-from laptime.predict.prediction import Prediction
-from laptime.workload import Workload
+from laptime.model import Workload
+from laptime.model.prediction import Prediction
 
 KEPT = Path(__file__).parent / "workloads" / "mxnet.jsonl.gz"
 MODES = {"inference_throughput": "inference", "training_throughput": "training"}

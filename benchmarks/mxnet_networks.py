@@ -12,8 +12,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from laptime.train.networks.resnet import ResNet
-from laptime.train.networks.vgg import VGG
+from laptime.training.networks.resnet import ResNet
+from laptime.training.networks.vgg import VGG
 
 Kernel = int | tuple[int, int]
 

@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import nn
 from torch.optim import Optimizer
 
-from laptime.train.networks import build, default_input, num_classes
+from laptime.training.networks import build, default_input, num_classes
 
 Batch = tuple[torch.Tensor, ...]
 Bound = Literal["device", "launch"]

@@ -25,8 +25,8 @@ from benchmarks.browser import DRAWN, profile
 from benchmarks.dashboard import EVERY, RUN_S, SAMPLED, made, serving
 from benchmarks.screenshots import screenshots
 from benchmarks.tables import NOTHING, Table, verdict
-from laptime.record import Layer, Phase
-from laptime.store import RunWriter, from_columns
+from laptime.model import Layer, Phase
+from laptime.runs import RunWriter, from_columns
 
 WRITE_S, WRITE_BYTES = 10.0, 10e6  # what is promised of a report of 1,000,000 layer times
 ROWS = 1_000_000

@@ -23,13 +23,13 @@ from typing import Any
 
 import numpy as np
 
+from laptime.estimate.device_speed import Speed
+from laptime.estimate.op_times import predict_step, prepare
+from laptime.estimate.predict import predict, predict_all
+from laptime.estimate.run_correction import KEPT_PER_DOUBLING
 from laptime.hardware import device, devices
-from laptime.predict.devices import Speed
-from laptime.predict.predicting import predict, predict_all
-from laptime.predict.prediction import Prediction
-from laptime.predict.refinement import KEPT_PER_DOUBLING
-from laptime.predict.timing import predict_step, prepare
-from laptime.workload import Workload
+from laptime.model import Workload
+from laptime.model.prediction import Prediction
 
 KEPT = Path(__file__).parent / "workloads" / "h200_measured.jsonl.gz"
 GPU_BOUND = 0.9  # of the step the device is busy
@@ -161,7 +161,7 @@ def speed() -> str:
     import torch
 
     from laptime.api import workload
-    from laptime.train import target
+    from laptime.training import target
 
     with torch.device("meta"):
         network = target.network("resnet50")

@@ -19,17 +19,17 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks.prediction import KEPT, Row, rows, summary
-from laptime.hardware import device
-from laptime.predict.predicting import predict, predict_all
-from laptime.predict.refinement import (
+from laptime.estimate.predict import predict, predict_all
+from laptime.estimate.run_correction import (
     KEPT_ELSEWHERE,
     KEPT_FROM_DATA_SHEET,
     KEPT_PER_DOUBLING,
     WIDTH,
     WIDTH_PER_DOUBLING,
 )
-from laptime.workload import Phase, Workload
-from laptime.workload.rescaling import rescaled
+from laptime.hardware import device
+from laptime.model import Account, Workload
+from laptime.ops.rescaling import rescaled
 
 SHARES = (0.0, 0.3, 0.5, 0.6, 0.7, 0.75, 0.8, 0.9, 1.0)
 WITHIN = 2.0  # doublings: the 4x
@@ -146,7 +146,7 @@ def devices(folder: Path) -> list[tuple[str, str, Pair, Pair]]:
     for label, alike in steps.items():
         made = predict_all(workloads[label], [row.device for row in alike])
         for row, one in zip(alike, made, strict=True):
-            spent = sum(s for phase, s in one.phases.items() if row.update or phase is not Phase.UPDATE)
+            spent = sum(s for phase, s in one.phases.items() if row.update or phase is not Account.UPDATE)
             logs.append((row, float(np.log(row.seconds / spent))))
     names = {row.device.name for row, _ in logs}
     bias = {name: float(np.median([v for row, v in logs if row.device.name == name])) for name in names}

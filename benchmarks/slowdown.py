@@ -28,7 +28,7 @@ from benchmarks.harness import (
 )
 from benchmarks.networks import BUDGET_TARGET, Configuration, Workload
 from benchmarks.variants import Bare, DeepSpeedFlops, Laptime, TorchProfiler
-from laptime.record import summarize
+from laptime.model import summarize
 
 FEWEST_ROUNDS = 3  # six and more give the interval its 95 %, see tables.py
 FEWEST_STEPS = 2

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import torch
 
-from laptime.measure.sweep import FAMILIES, Sweep, convolving, write_rows
+from laptime.microbench import FAMILIES, Sweep, convolutions, write_rows
 
 # Draws of each round, where they are not one: what was thin in `h200_ops.csv`, then what networks showed.
 SHARES = {
@@ -34,7 +34,7 @@ def main() -> None:
     shares = SHARES[options.shares]
     families = [replace(one, share=shares.get(one.name, 1)) for one in FAMILIES]
     if options.shares == "second":
-        convolving.LAST["cuda"] = 0.5
+        convolutions.LAST["cuda"] = 0.5
     device = torch.device(options.device)
     rows = list(Sweep(device, seconds=options.seconds, families=families, seed=options.seed))
     write_rows(rows, options.out)

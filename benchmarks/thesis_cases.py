@@ -12,14 +12,14 @@ from dataclasses import dataclass, replace
 from functools import cache, partial
 
 from laptime import hardware
+from laptime.estimate.dataflow_step import Feed, feed
+from laptime.estimate.device_speed import speed_of
+from laptime.estimate.explain import kinds
+from laptime.estimate.largest_batch import largest
+from laptime.estimate.predict import predict
 from laptime.hardware import Device
-from laptime.predict.dataflow_step import Feed, feed
-from laptime.predict.devices import speed_of
-from laptime.predict.explaining import kinds
-from laptime.predict.largest import largest
-from laptime.predict.predicting import predict
-from laptime.predict.prediction import Prediction
-from laptime.workload import Workload
+from laptime.model import Workload
+from laptime.model.prediction import Prediction
 
 GPU = "quadro-p600"
 GIB = 2.0**30
@@ -57,7 +57,7 @@ def read(network: str, batch: int, mode: str = "training", optimizer: str = "mom
     import torch
 
     from laptime import api
-    from laptime.train import target
+    from laptime.training import target
 
     with torch.device("meta"):
         made = target.network(network, num_classes=10)

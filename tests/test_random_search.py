@@ -36,4 +36,4 @@ def test_every_property_holds_for_random_examples(capsys):
 
 
 def test_the_files_with_properties_are_found():
-    assert TESTS / "store" / "export" / "test_curves.py" in properties()
+    assert TESTS / "runs" / "exporters" / "test_curves.py" in properties()

@@ -101,7 +101,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("reference", type=Path)
     parser.add_argument(
-        "--constants", action="store_true", help="those of laptime.predict.shares, and no table"
+        "--constants", action="store_true", help="those of laptime.estimate.datasheet_transfer, and no table"
     )
     parser.add_argument("--rows", action="store_true", help="every row")
     options = parser.parse_args()

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from scipy.optimize import least_squares  # type: ignore[import-untyped]
 
 from benchmarks.data_sheet.kernels import Table
-from laptime.predict.shares import Constants
+from laptime.estimate.datasheet_transfer import Constants
 
 Floats = NDArray[np.float64]
 Mask = NDArray[np.bool_]
@@ -120,7 +120,7 @@ class Fit:
         return np.array(made).T
 
     def constants(self, values: Floats) -> Constants:
-        """As `laptime.predict.shares` takes them."""
+        """As `laptime.estimate.datasheet_transfer` takes them."""
         factors = [round(float(one), 2) for one in np.exp(values)]
         names, count = self.table.classes, self.classes
         return Constants(

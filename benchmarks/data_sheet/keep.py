@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from benchmarks.data_sheet.rows import Asked, measured
-from laptime.workload import Workload
+from laptime.model import Workload
 
 KEPT = Path(__file__).parents[1] / "workloads" / "data_sheet.jsonl.gz"
 

@@ -13,11 +13,11 @@ from numpy.typing import NDArray
 
 from benchmarks.data_sheet.keep import kept
 from benchmarks.data_sheet.rows import Measured, measured
-from laptime.predict.devices import shipped
-from laptime.predict.features import Work
-from laptime.predict.shares import NARROW, VECTOR, WIDE, Traits, parts, traits
-from laptime.predict.timing import UPDATE_SHARE, UPDATE_TENSOR_US, prepare
-from laptime.workload import Phase, Workload
+from laptime.estimate.datasheet_transfer import NARROW, VECTOR, WIDE, Traits, parts, traits
+from laptime.estimate.device_speed import shipped
+from laptime.estimate.features import Work
+from laptime.estimate.op_times import UPDATE_SHARE, UPDATE_TENSOR_US, prepare
+from laptime.model import Account, Phase, Workload
 
 Floats = NDArray[np.float64]
 
@@ -128,7 +128,7 @@ def _step(workload: Workload) -> Step:
     for place, (operation, work, sort) in enumerate(
         zip(operations, prepared.works, prepared.sorts, strict=True)
     ):
-        if operation.phase is Phase.LOSS and workload.network.startswith("torch7"):
+        if operation.account is Account.LOSS and workload.network.startswith("torch7"):
             continue  # there was none
         key = sort, work, operation.phase is Phase.FORWARD
         counts[key] += 1

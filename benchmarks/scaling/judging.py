@@ -15,7 +15,7 @@ from benchmarks.scaling import strong
 from benchmarks.scaling.facts import FILES
 from benchmarks.scaling.fitting import START, Fit
 from benchmarks.scaling.rows import Row, rows
-from laptime.predict.scaling import scale
+from laptime.estimate.data_parallel import scale
 
 Errors = NDArray[np.float64]
 ACCUMULATED = 32  # batches to an update from which on communication is below 1 %

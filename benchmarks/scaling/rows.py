@@ -10,8 +10,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from benchmarks.scaling.facts import BLANK, CORES, DECODED, FILES, LEFT_OUT, MILLIONS, RAGGED
+from laptime.estimate.data_parallel import DDP, Alone, Habits, Scaled, alone_from_time, scale
 from laptime.hardware import Device, device
-from laptime.predict.scaling import DDP, Alone, Habits, Scaled, alone_from_time, scale
 
 Constants = dict[str, float]
 

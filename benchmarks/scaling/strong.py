@@ -9,9 +9,9 @@ from pathlib import Path
 from benchmarks import mxnet
 from benchmarks.scaling.facts import MILLIONS, STRONG
 from benchmarks.scaling.rows import Constants
+from laptime.estimate.data_parallel import GATHERED, alone_from_time, scale
+from laptime.estimate.predict import predict
 from laptime.hardware import device
-from laptime.predict.predicting import predict
-from laptime.predict.scaling import GATHERED, alone_from_time, scale
 
 DEVICE = "k40"
 

@@ -112,8 +112,8 @@ def _shape(line: str) -> str:
 def read(path: Path) -> Recorded:
     """The run directory, through laptime's own reader."""
     from laptime.api import load
-    from laptime.record import Stage
-    from laptime.report import content
+    from laptime.model import Stage
+    from laptime.views.run_view import content
 
     run = load(path)
     document = content(run)

@@ -6,18 +6,18 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from laptime.measure.places import default_out
-from laptime.store import Run, load
+from laptime.runs import Run, load
+from laptime.runs.locations import default_out
 
 if TYPE_CHECKING:
+    from laptime.estimate.largest_batch import Largest
     from laptime.hardware import Device
-    from laptime.measure.arguments import Networks, Optimizers
-    from laptime.measure.clocks import Clock
-    from laptime.measure.division import Granularity
-    from laptime.measure.recorder import Recorder
-    from laptime.predict.largest import Largest
-    from laptime.predict.prediction import Prediction
-    from laptime.workload import Workload
+    from laptime.model import Workload
+    from laptime.model.prediction import Prediction
+    from laptime.recorder.arguments import Networks, Optimizers
+    from laptime.recorder.clocks import Clock
+    from laptime.recorder.layer_division import Granularity
+    from laptime.recorder.recorder import Recorder
 
 __all__ = ["Run", "default_out", "load", "predict", "record", "workload"]
 
@@ -26,12 +26,12 @@ class _Viewer:
     """How a run draws itself; nothing of it is imported before it is asked for."""
 
     def report(self, run: Run, out: Path | str | None) -> Path:
-        from laptime.report.page.write import write_report
+        from laptime.render.html.write import write_report
 
         return write_report([run], out)
 
     def html(self, run: Run) -> str:
-        from laptime.report.page.notebook import notebook
+        from laptime.render.html.notebook import notebook
 
         return notebook(run)
 
@@ -62,8 +62,8 @@ def record(
     layers      "layer", "module", a depth, or {layer name: module path or paths}
     kernels     step numbers to trace with torch.profiler
     """
-    from laptime.measure.ranks import join_first
-    from laptime.measure.recorder import Recorder
+    from laptime.bridges.ranks import join_first
+    from laptime.recorder.recorder import Recorder
 
     place, rank = join_first(Path(out) if out is not None else None, default_out())
     return Recorder(
@@ -106,11 +106,11 @@ def workload(
     """
     from dataclasses import replace
 
-    from laptime.measure.division import Division
-    from laptime.workload.trace import asking, trace
+    from laptime.capture import inputs, trace
+    from laptime.recorder.layer_division import Division
 
-    network, notes = asking.module(network)
-    given = asking.batch(network, input, example, batch)
+    network, notes = inputs.module(network)
+    given = inputs.batch(network, input, example, batch)
     division = Division(network, granularity=layers, network=0, prefix="", first=0)
     options = {} if loss is None else {"loss": loss}
     read = trace(
@@ -119,11 +119,11 @@ def workload(
         division=division,
         precision=precision,
         mode=mode,
-        optimizer=asking.optimizer(optimizer),
+        optimizer=inputs.optimizer(optimizer),
         name=name,
         **options,
     )
-    return replace(read, precision=asking.precision(network, precision), notes=(*notes, *read.notes))
+    return replace(read, precision=inputs.precision(network, precision), notes=(*notes, *read.notes))
 
 
 def predict(
@@ -145,9 +145,9 @@ def predict(
     gpus     of one node, that train together, each with its own batch
     """
     from laptime.errors import PredictionError
-    from laptime.predict import devices
-    from laptime.predict.predicting import predict as predict_workload
-    from laptime.workload import Workload
+    from laptime.estimate import device_speed
+    from laptime.estimate.predict import predict as predict_workload
+    from laptime.model import Workload
 
     training: dict[str, Any] = {
         "samples": samples,
@@ -164,21 +164,21 @@ def predict(
         is_run = path.is_dir() or path.name == "run.json"
         subject = load(path) if is_run else Workload.load(path)
     if isinstance(subject, Run):
-        from laptime.predict.refinement import predict_run
+        from laptime.estimate.run_correction import predict_run
 
         unknown = set(options) - {"batch", "mode"}
         if unknown:
             raise PredictionError(
                 f"a run has its {', '.join(sorted(unknown))} already; only batch= and mode= can be changed"
             )
-        return predict_run(subject, devices.device(device), **training, **options)
+        return predict_run(subject, device_speed.device(device), **training, **options)
     if isinstance(subject, Workload):
         if options:
             raise PredictionError(f"a workload has its {', '.join(options)} already; trace it anew to change")
         asked = subject
     else:
         asked = workload(subject, **_known(workload, options))
-    return predict_workload(asked, devices.device(device), **training)
+    return predict_workload(asked, device_speed.device(device), **training)
 
 
 def _known(function: Any, options: Mapping[str, Any]) -> dict[str, Any]:
@@ -205,8 +205,8 @@ def largest_batch(
     `options` are those of `workload`. `batch` is 0 where not even one fits, None where the memory is unknown.
     """
     from laptime.errors import PredictionError
-    from laptime.predict import devices
-    from laptime.predict.largest import largest
+    from laptime.estimate import device_speed
+    from laptime.estimate.largest_batch import largest
 
     unfit = {"batch", "example"} & set(options)
     if unfit:
@@ -216,4 +216,4 @@ def largest_batch(
     def read(size: int) -> Workload:
         return workload(network, input=input, batch=size, **options)
 
-    return largest(read, [devices.device(device)], gpus=gpus)[0]
+    return largest(read, [device_speed.device(device)], gpus=gpus)[0]

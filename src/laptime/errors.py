@@ -27,7 +27,7 @@ LaptimeError
 ├── ScriptError               `laptime run` could not start the script
 ├── ConfigError               a configuration that cannot be used
 ├── DataError                 data that cannot be read, found or synchronised
-│   └── UnreadableImage       in train/data/images.py: one file of a folder
+│   └── UnreadableImage       in training/data/images.py: one file of a folder
 ├── TrainingError             a training cannot start or go on
 └── MissingExtra              an optional package is not installed
 """

@@ -7,8 +7,8 @@ import torch
 from benchmarks.mxnet_networks import NETWORKS, shape
 
 from benchmarks import mxnet
+from laptime.estimate.predict import predict
 from laptime.hardware import device
-from laptime.predict.predicting import predict
 
 
 @pytest.mark.parametrize(

@@ -11,8 +11,8 @@ from benchmarks.scaling.fitting import START, Fit
 from benchmarks.scaling.judging import baselines, floors, from_two
 from benchmarks.scaling.rows import Row, rows
 
+from laptime.estimate.data_parallel import alone_from_time
 from laptime.hardware import device
-from laptime.predict.scaling import alone_from_time
 
 COLUMNS = [
     "source",

@@ -5,8 +5,8 @@ from urllib.parse import quote
 import pytest
 from benchmarks.dashboard import serving
 
-from laptime.store import RunWriter
-from tests.report import page_runs
+from laptime.runs import RunWriter
+from tests.views import page_runs
 
 SWEEP = ("sweep/slow", "sweep/quick")
 FILLED = 'tr[data-run="sweep/slow"] [data-fill=loss]:not(:empty)'

@@ -1,12 +1,12 @@
 import pytest
 
-from laptime.report.figures.figure import MANY
-from laptime.report.page.render import environment
-from laptime.report.page.run_page import run_page
-from laptime.report.page.write import write_report
-from laptime.store import load
+from laptime.render.html.render import environment
+from laptime.render.html.run_page import run_page
+from laptime.render.html.write import write_report
+from laptime.runs import load
+from laptime.views.figures.figure import MANY
 from tests.browser.looking import Looked
-from tests.report import page_runs
+from tests.views import page_runs
 
 ALL = [
     *("books", "step-time", "accounts", "spread", "layers", "forward-backward", "treemap", "iterations"),

@@ -12,8 +12,8 @@ from itertools import groupby
 from pathlib import Path
 
 import laptime
-from laptime.record import ACCOUNTS, Account, Step
-from laptime.store import Run
+from laptime.model import ACCOUNTS, Account, Step
+from laptime.runs import Run
 
 HERE = Path(__file__).parent
 SCRIPTS = HERE / "scripts"

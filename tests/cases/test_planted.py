@@ -4,7 +4,7 @@ import statistics
 
 import pytest
 
-from laptime.record import ACCOUNTS, Account
+from laptime.model import ACCOUNTS, Account
 from tests.cases.harness import Case, spent
 
 HOST = (Account.HOST,)

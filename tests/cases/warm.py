@@ -20,8 +20,8 @@ IMPORTED = (
     "torch._dynamo",  # every optimizer imports it at its first step
     "laptime",
     "laptime.cli",
-    "laptime.measure.scripts.run",
-    "laptime.report.terminal",
+    "laptime.bridges.scripts.run",
+    "laptime.render.terminal.run_text",
 )
 PATIENCE_S = 55  # then a script tells its stack and ends: two of them take less than pytest's own limit
 

@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from tests.store.samples import a_finished_run
+from tests.runs.samples import a_finished_run
 from typer.testing import CliRunner
 
 from laptime.cli import app

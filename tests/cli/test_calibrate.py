@@ -7,12 +7,11 @@ from functools import partial
 import pytest
 from typer.testing import CliRunner
 
-from laptime import hardware
+from laptime import hardware, microbench
 from laptime.cli import app
 from laptime.errors import CalibrationError, UnknownDevice
-from laptime.measure import sweep
-from laptime.measure.sweep.watch import HostWatch
-from laptime.predict import devices
+from laptime.estimate import device_speed
+from laptime.microbench.stopwatch import HostWatch
 
 
 @pytest.fixture
@@ -24,8 +23,8 @@ def calibrations(monkeypatch, tmp_path):
 
 def hurry(patch):
     """Sweeps of tiny operations, each timed once."""
-    tiny = partial(sweep.Sweep, largest_s=0.0005, store_bytes=1 << 22, watch=HostWatch(most=1))
-    patch.setattr(sweep, "Sweep", tiny)
+    tiny = partial(microbench.Sweep, largest_s=0.0005, store_bytes=1 << 22, watch=HostWatch(most=1))
+    patch.setattr(microbench, "Sweep", tiny)
 
 
 @pytest.fixture(scope="module")
@@ -53,15 +52,15 @@ def test_a_calibration_is_saved_where_predictions_look(calibrated, monkeypatch):
     assert sum(one["rows"] for one in found["kinds"]) == found["rows"]
     assert not list(calibrations.glob(".*"))
 
-    known = devices.device("cpu")
-    speed = devices.speed_of(known)
+    known = device_speed.device("cpu")
+    speed = device_speed.speed_of(known)
     calibration = speed.calibration
     assert speed.measured
     assert not speed.hosted
     assert known.name == found["device"] == calibration.device
     assert calibration.facts["host"] == "device"
     assert calibration.facts["environment"]["torch"]
-    assert devices.basis(calibration) == f"calibration of {found['date']}"
+    assert device_speed.basis(calibration) == f"calibration of {found['date']}"
     assert known.memory_bandwidth == pytest.approx(found["bandwidth"])
     assert known.peak("fp32") == pytest.approx(found["peaks"]["float32"])
 
@@ -70,7 +69,7 @@ def test_a_calibration_is_saved_where_it_is_asked_for(
     laptime, calibrations, calibrated, tmp_path, monkeypatch
 ):
     rows = calibrated[0]["rows_file"]  # timed before
-    monkeypatch.setattr(sweep, "Sweep", lambda place, seconds: sweep.read_rows(rows))
+    monkeypatch.setattr(microbench, "Sweep", lambda place, seconds: microbench.read_rows(rows))
     done = laptime("calibrate", "--device", "cpu", "--seconds", "2", "--out", "mine/here.npz")
     assert done.exit_code == 0
     for word in ("operations timed", "kind", "rows"):  # a busy machine may give no kind a model
@@ -110,21 +109,21 @@ def test_a_sweep_that_is_too_short_is_told_in_one_line(laptime, monkeypatch):
 @pytest.mark.usefixtures("calibrations")
 def test_without_a_calibration_the_machine_at_hand_is_not_known():
     with pytest.raises(CalibrationError, match="run `laptime calibrate` first"):
-        devices.device("cpu")
+        device_speed.device("cpu")
     with pytest.raises(UnknownDevice):
-        devices.device("no-such-card")
-    assert devices.device("h200") == hardware.device("h200")
+        device_speed.device("no-such-card")
+    assert device_speed.device("h200") == hardware.device("h200")
 
 
 def test_the_user_s_own_calibration_goes_before_the_shipped_one(calibrations):
     h200 = hardware.device("h200")
-    shipped = devices.speed_of(h200).calibration
-    assert devices.basis(shipped) == "calibration of h200"
+    shipped = device_speed.speed_of(h200).calibration
+    assert device_speed.basis(shipped) == "calibration of h200"
     calibrations.mkdir(parents=True)
     replace(shipped, facts={"date": "2026-11-15"}).save(calibrations / "h200.npz")
-    own = devices.speed_of(h200)
+    own = device_speed.speed_of(h200)
     assert own.measured
-    assert devices.basis(own.calibration) == "calibration of 2026-11-15"
+    assert device_speed.basis(own.calibration) == "calibration of 2026-11-15"
 
 
 def test_the_newest_calibration_of_a_cpu_is_meant(calibrations):
@@ -132,17 +131,17 @@ def test_the_newest_calibration_of_a_cpu_is_meant(calibrations):
     figures = {"title": "mine", "kind": "cpu", "memory_bandwidth_gbs": 10.0, "fp32": 0.1}
     for name, date in (("this-cpu", "2026-11-15"), ("i7-3820", "2026-11-14"), ("h200", "2026-11-16")):
         facts = {"date": date, "type": "cuda" if name == "h200" else "cpu", "figures": figures}
-        replace(devices.shipped("h200"), device=name, facts=facts).save(calibrations / f"{name}.npz")
-    assert devices.device("cpu").name == "this-cpu"
-    assert devices.device("cuda").name == "h200"
+        replace(device_speed.shipped("h200"), device=name, facts=facts).save(calibrations / f"{name}.npz")
+    assert device_speed.device("cpu").name == "this-cpu"
+    assert device_speed.device("cuda").name == "h200"
 
 
 def test_a_sweep_without_a_product_gives_no_peak_of_0():
     import torch
 
     from laptime.cli.calibrate import _figures
-    from laptime.measure.sweep import Row
-    from laptime.workload import Operation, Phase
+    from laptime.microbench import Row
+    from laptime.model import Operation, Phase
 
     copied = Operation(name="aten.clone", kind="copy", phase=Phase.FORWARD, layer="", dtype="float32", read=8)
     row = Row(operation=copied, device_us=1.0, host_us=0.0, calls=3)

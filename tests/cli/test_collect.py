@@ -3,14 +3,14 @@ from pathlib import Path
 
 import pytest
 from tests.cli.verbs import caller
-from tests.store.collect.traces import a_gpu_step, a_trace, plain_network, save
+from tests.runs.importers.traces import a_gpu_step, a_trace, plain_network, save
 
 from laptime.cli.collect import collect
 from laptime.cli.compare import CompareCommand, compare
 from laptime.cli.export import export
 from laptime.cli.show import show
 
-TIMELINES = Path(__file__).parents[1] / "store" / "collect" / "data"
+TIMELINES = Path(__file__).parents[1] / "runs" / "importers" / "data"
 
 
 @pytest.fixture

@@ -2,7 +2,7 @@ import json
 
 import pytest
 from tests.cli.verbs import caller
-from tests.report.comparisons import a_run
+from tests.views.comparisons import a_run
 
 from laptime.cli.compare import CompareCommand, compare
 

@@ -4,7 +4,7 @@ import json
 
 import pytest
 from tests.cli.verbs import caller
-from tests.predict.runs import a_run, a_workload
+from tests.estimate.runs import a_run, a_workload
 from typer.core import TyperCommand
 
 from laptime.cli.compare import CompareCommand, compare

@@ -4,15 +4,15 @@ import tomllib
 
 import pytest
 import typer
-from tests.train.data.sync.servers import a_web_server
+from tests.training.data.sync.servers import a_web_server
 from typer.testing import CliRunner
 
 from laptime.cli.data import data
 from laptime.cli.outcome import Commands
-from laptime.train.config import Config
-from laptime.train.data import Wanted, open_data
-from laptime.train.data.images import decoders
-from laptime.train.data.zener import SYMBOLS
+from laptime.training.config import Config
+from laptime.training.data import Wanted, open_data
+from laptime.training.data.images import decoders
+from laptime.training.data.zener import SYMBOLS
 
 app = typer.Typer(cls=Commands)
 app.add_typer(data)

@@ -2,7 +2,7 @@ import json
 
 import pytest
 
-from laptime.store import load
+from laptime.runs import load
 
 
 @pytest.mark.timeout(60)

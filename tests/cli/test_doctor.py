@@ -3,7 +3,7 @@ import sys
 
 import pytest
 
-from laptime.cli.examination import STEADY_MALLOC, advice, usable_cores
+from laptime.cli.doctor_checks import STEADY_MALLOC, advice, usable_cores
 
 FOUND = {
     "cores": {"usable": 2, "all": 2, "load": 0.0},
@@ -37,7 +37,7 @@ def test_doctor_without_torch_says_what_is_missing_and_ends_with_1(laptime, monk
 
 
 def test_a_verb_that_needs_torch_says_so_in_one_line(laptime, monkeypatch):
-    for name in [name for name in sys.modules if name.startswith(("laptime.train", "torch."))]:
+    for name in [name for name in sys.modules if name.startswith(("laptime.training", "torch."))]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "torch", None)
     done = laptime("profile", "zener4")

@@ -3,7 +3,7 @@ import json
 from pathlib import Path
 
 import pytest
-from tests.store.samples import HOSTILE, a_finished_run
+from tests.runs.samples import HOSTILE, a_finished_run
 
 
 def test_csv_goes_into_the_run(laptime, run):

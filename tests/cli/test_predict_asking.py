@@ -3,7 +3,7 @@
 import json
 
 import pytest
-from tests.predict.runs import a_run, a_workload
+from tests.estimate.runs import a_run, a_workload
 
 FLOW = ["--storage", "nvme", "--sample-bytes", "110000", "--decode-cores", "1"]
 WHOLE = ["--samples", "100000", "--epochs", "10"]

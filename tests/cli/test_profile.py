@@ -7,7 +7,7 @@ import torch
 
 from laptime.cli import synthetic
 from laptime.cli.profile import traced_steps
-from laptime.store import load
+from laptime.runs import load
 
 MODULE = """
 import torch

@@ -1,6 +1,6 @@
 import json
 
-from tests.store.samples import HOSTILE, a_finished_run
+from tests.runs.samples import HOSTILE, a_finished_run
 
 
 def test_query_prints_a_table(laptime, run):

@@ -4,8 +4,8 @@ import json
 
 import pytest
 from tests.cli.verbs import caller
-from tests.report.comparisons import a_run
-from tests.report.test_prediction_page import a_prediction, beside
+from tests.views.comparisons import a_run
+from tests.views.test_prediction_page import a_prediction, beside
 from typer.core import TyperCommand
 
 from laptime.cli.report import report
@@ -64,7 +64,7 @@ def test_a_saved_prediction_has_a_page_of_its_own(laptime, tmp_path):
 
 def test_a_run_and_a_prediction_stand_side_by_side(laptime, runs, monkeypatch):
     save(runs / "p.json")
-    monkeypatch.setattr("laptime.report.comparison_predicted.against", lambda run, path: beside([]))
+    monkeypatch.setattr("laptime.views.predicted_comparison.against", lambda run, path: beside([]))
     for given in (("exp/rep-1", "p.json"), ("p.json", "exp/rep-1")):
         assert laptime("report", *given).exit_code == 0
         assert "wide: measured and predicted" in (runs / "report.html").read_text()

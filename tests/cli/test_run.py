@@ -3,7 +3,7 @@ import sys
 
 import pytest
 
-from laptime.store import load
+from laptime.runs import load
 
 SCRIPT = """
 import os, sys
@@ -100,7 +100,7 @@ def engine(monkeypatch):
         seen.update(path=str(path), arguments=arguments, **options)
         return 0
 
-    monkeypatch.setattr("laptime.measure.scripts.run.run_script", run_script)
+    monkeypatch.setattr("laptime.bridges.scripts.run.run_script", run_script)
     return seen
 
 

@@ -1,11 +1,11 @@
 import json
 import re
 
-from tests.report.views import losing
-from tests.store.samples import HOSTILE, a_finished_run
+from tests.runs.samples import HOSTILE, a_finished_run
+from tests.views.views import losing
 
-from laptime.report import content
-from laptime.store import load
+from laptime.runs import load
+from laptime.views.run_view import content
 
 
 def test_show_prints_the_books_and_the_layers(laptime, run):

@@ -13,9 +13,9 @@ from typer.testing import CliRunner
 
 from laptime.cli import app
 from laptime.errors import ConfigError
-from laptime.store import load
-from laptime.train.experiment import grid, python, trials
-from laptime.train.stopping import Relay
+from laptime.runs import load
+from laptime.training.experiment import grid, python, trials
+from laptime.training.stop_signals import Relay
 
 CONFIG = """
 network = "zener4"

@@ -6,7 +6,7 @@ import sys
 
 import pytest
 from tests.cli.conftest import ENTRY_POINT
-from tests.store.samples import a_finished_run
+from tests.runs.samples import a_finished_run
 
 from laptime import __version__
 
@@ -27,7 +27,7 @@ VERBS = (
     "data sync",
     "data zener",
 )
-HEAVY = ("torch", "pyarrow", "duckdb", "numpy", "rich", "laptime.store", "laptime.measure")
+HEAVY = ("torch", "pyarrow", "duckdb", "numpy", "rich", "laptime.runs", "laptime.recorder")
 
 
 def one_line(text):
@@ -136,7 +136,7 @@ def test_a_path_with_line_breaks_still_gives_one_line(laptime):
 
 
 def test_an_unexpected_error_is_not_hidden(laptime, monkeypatch):
-    monkeypatch.setattr("laptime.store.query", lambda *_: 1 / 0)
+    monkeypatch.setattr("laptime.runs.query", lambda *_: 1 / 0)
     with pytest.raises(ZeroDivisionError):
         laptime("query", "SELECT 1")
 
@@ -145,7 +145,7 @@ def test_ctrl_c_is_one_line_and_the_shell_s_status(laptime, run, monkeypatch):
     def interrupted(*_):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("laptime.store.query", interrupted)
+    monkeypatch.setattr("laptime.runs.query", interrupted)
     done = laptime("query", "SELECT 1")
     assert (done.exit_code, done.stderr) == (130, "laptime: interrupted\n")
 

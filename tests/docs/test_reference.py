@@ -4,9 +4,9 @@ from tools.reference import PAGE, reference
 from tools.reference.phrases import DOCUMENT, SHOWN
 
 import laptime
-from laptime.report import content
-from laptime.store.run import read_document
-from tests.store.samples import a_finished_run
+from laptime.runs.run import read_document
+from laptime.views.run_view import content
+from tests.runs.samples import a_finished_run
 
 
 def test_the_reference_is_up_to_date():

@@ -3,7 +3,7 @@
 import pytest
 import torch
 import torch.nn.functional as F
-from tests.measure.cases import CASES
+from tests.recorder.cases import CASES
 from torch import nn
 
 import laptime

@@ -7,12 +7,12 @@ import time
 import pytest
 import torch
 import torch.distributed as dist
-from tests.measure.two_ranks import free_port
+from tests.recorder.two_ranks import free_port
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 import laptime
-from laptime.measure.recorder import Recorder
+from laptime.recorder.recorder import Recorder
 
 pytestmark = [
     pytest.mark.gpu,
@@ -63,7 +63,7 @@ def one_of_two(rank, ranks, port, folder):
 
 
 def test_a_late_rank_is_waited_for_on_the_device_s_own_clock(tmp_path):
-    from tests.measure import two_ranks
+    from tests.recorder import two_ranks
 
     assert two_ranks.start(one_of_two, tmp_path) == [0, 0]
     run = laptime.load(tmp_path / "run")

@@ -8,20 +8,20 @@ import torch.distributed as dist
 from torch import nn
 
 from laptime.errors import TrainingError, UnsupportedDevice
-from laptime.record import Stage
-from laptime.train.build import ready
-from laptime.train.config import Config, FolderData, LoaderConfig
-from laptime.train.config.reading import read_config
-from laptime.train.data import Wanted, open_data
-from laptime.train.data.generate import write_image_folder
-from laptime.train.data.tensors import Tensors
-from laptime.train.exchange import Exchange, parallel
-from laptime.train.loader import Batches, Order
-from laptime.train.loop import Training
-from laptime.train.networks.registry import entries
-from laptime.train.place import Place, choose_device
-from laptime.train.ranks import Ranks
-from laptime.train.session import train
+from laptime.model import Stage
+from laptime.training.build import ready
+from laptime.training.config import Config, FolderData, LoaderConfig
+from laptime.training.config.reading import read_config
+from laptime.training.data import Wanted, open_data
+from laptime.training.data.generate import write_image_folder
+from laptime.training.data.tensors import Tensors
+from laptime.training.device_setup import Place, choose_device
+from laptime.training.gradient_exchange import Exchange, parallel
+from laptime.training.loader import Batches, Order
+from laptime.training.loop import Training
+from laptime.training.networks.registry import entries
+from laptime.training.ranks import Ranks
+from laptime.training.session import train
 
 pytestmark = [
     pytest.mark.gpu,
@@ -182,7 +182,7 @@ def test_only_what_comes_after_the_last_gradient_is_exposed(hidden, nccl, monkey
     spins = []
     real = dist.all_reduce
     monkeypatch.setattr(
-        "laptime.train.exchange.dist.all_reduce",
+        "laptime.training.gradient_exchange.dist.all_reduce",
         lambda tensor, async_op: Slow(real(tensor, async_op=async_op), spins.pop(0) if spins else 0),
     )
     network = nn.Sequential(*(nn.Linear(2048, 2048) for _ in range(4))).to(nccl)

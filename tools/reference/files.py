@@ -8,9 +8,9 @@ from dataclasses import fields
 from typing import Any
 
 from laptime import errors as errors_module
-from laptime.record import ACCOUNTS, Layer
-from laptime.store.health import Health
-from laptime.store.schema import TABLES
+from laptime.model import ACCOUNTS, Layer
+from laptime.runs.health import Health
+from laptime.runs.schema import TABLES
 from tools.reference.markdown import table
 from tools.reference.phrases import ACCOUNTS as ACCOUNT_PHRASES
 from tools.reference.phrases import COLUMNS, DOCUMENT, FIELDS, HEALTH, SHOWN

@@ -16,21 +16,21 @@ _HEAD = """\
 `import laptime` imports neither torch nor anything else that is slow; a name does, when it is first used.
 """
 _FUNCTIONS = ("record", "load", "predict", "workload", "largest_batch")
-_HOMES = {"load": "laptime.store.run"}
+_HOMES = {"load": "laptime.runs.run"}
 
 # Public classes, and where they are. The second half of `laptime.__all__`, then what is given back.
 _CLASSES = {
-    "Run": "laptime.store.run",
-    "LightningCallback": "laptime.measure.trainers.lightning",
-    "TrainerCallback": "laptime.measure.trainers.transformers",
-    "Recorder": "laptime.measure.recorder",
-    "AccountSummary": "laptime.store.account_summary",
-    "LayerSummary": "laptime.store.layer_summary",
-    "Statistics": "laptime.record.statistics",
-    "Prediction": "laptime.predict.prediction",
-    "LayerTime": "laptime.predict.prediction",
-    "Largest": "laptime.predict.largest",
-    "Workload": "laptime.workload.workload",
+    "Run": "laptime.runs.run",
+    "LightningCallback": "laptime.bridges.lightning",
+    "TrainerCallback": "laptime.bridges.transformers",
+    "Recorder": "laptime.recorder.recorder",
+    "AccountSummary": "laptime.runs.account_summary",
+    "LayerSummary": "laptime.runs.layer_summary",
+    "Statistics": "laptime.model.statistics",
+    "Prediction": "laptime.model.prediction",
+    "LayerTime": "laptime.model.prediction",
+    "Largest": "laptime.estimate.largest_batch",
+    "Workload": "laptime.model.workload",
 }
 _GIVEN_BY = {
     "Recorder": "what `laptime.record` gives.",
@@ -48,7 +48,7 @@ _CHOSEN = {
     "LightningCallback": ("run",),
     "TrainerCallback": ("run",),
 }
-_BASES = {"Recorder": ("laptime.measure.steps", "Steps")}
+_BASES = {"Recorder": ("laptime.recorder.steps", "Steps")}
 _NOT_SHOWN = {"Run": {"stored", "load"}, "Workload": {"of", "document"}, "Prediction": {"of"}}
 
 

@@ -19,9 +19,9 @@ from laptime.cli.progress import progress, waiting
 if TYPE_CHECKING:
     import torch
 
+    from laptime.estimate.calibration import Calibration
     from laptime.hardware import Device
-    from laptime.measure.sweep import Row
-    from laptime.predict.calibration import Calibration
+    from laptime.microbench import Row
 
 _FEWEST = 100  # rows: fewer are no sweep
 _FOLDS = 3
@@ -56,7 +56,7 @@ def calibrate(
     with waiting("loading torch"):
         import torch
 
-        from laptime.train.place import choose_device
+        from laptime.training.device_setup import choose_device
 
         place, _ = choose_device(device)
         if place.type == "cuda":
@@ -89,9 +89,9 @@ def calibrate(
 def _check_writable(out: Path | None) -> None:
     """Before two minutes are spent."""
     from laptime.errors import CalibrationError
-    from laptime.predict import devices
+    from laptime.estimate import device_speed
 
-    folder = out.parent if out is not None else devices.calibrations()
+    folder = out.parent if out is not None else device_speed.calibrations()
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=folder):
@@ -104,7 +104,7 @@ def _check_writable(out: Path | None) -> None:
 
 def _swept(place: torch.device, seconds: float) -> list[Row]:
     from laptime.errors import CalibrationError
-    from laptime.measure.sweep import Sweep
+    from laptime.microbench import Sweep
 
     rows: list[Row] = []
     begin = time.monotonic()
@@ -135,10 +135,10 @@ def _one_thread() -> AbstractContextManager[Any]:
 
 
 def _fitted(rows: Sequence[Row], place: torch.device) -> Calibration:
-    from laptime.measure.environment import environment
-    from laptime.measure.sweep import host_of
-    from laptime.predict import devices
-    from laptime.predict.fit import fit
+    from laptime.estimate import device_speed
+    from laptime.estimate.fit import fit
+    from laptime.microbench import host_of
+    from laptime.recorder.environment import environment
 
     known = _known(place)
     measured = _figures(rows, place)
@@ -155,7 +155,7 @@ def _fitted(rows: Sequence[Row], place: torch.device) -> Calibration:
         name = known.name if known else "this-gpu" if place.type == "cuda" else "this-cpu"
         peaks, bandwidth = _peaks(measured), measured["memory_bandwidth_gbs"] * 1e9
     else:
-        name, peaks, bandwidth = known.name, devices.peaks(known), known.memory_bandwidth
+        name, peaks, bandwidth = known.name, device_speed.peaks(known), known.memory_bandwidth
     return fit([row.timed() for row in rows], device=name, peaks=peaks, bandwidth=bandwidth, facts=facts)
 
 
@@ -163,7 +163,7 @@ def _known(place: torch.device) -> Device | None:
     """The catalog's device, if it has it."""
     from laptime import hardware
     from laptime.errors import AmbiguousDevice, UnknownDevice
-    from laptime.measure.environment import device_facts
+    from laptime.recorder.environment import device_facts
 
     try:
         return hardware.device(device_facts(place)["name"])
@@ -174,7 +174,7 @@ def _known(place: torch.device) -> Device | None:
 def _figures(rows: Sequence[Row], place: torch.device) -> dict[str, Any]:
     """What the sweep itself reached: the fastest product, the fastest copy that no cache holds."""
     from laptime.errors import CalibrationError
-    from laptime.measure.environment import device_facts, environment
+    from laptime.recorder.environment import device_facts, environment
 
     facts = environment(place)
     memory = facts["device"].get("memory_bytes") or facts["memory_bytes"]
@@ -211,7 +211,7 @@ def _errors(rows: Sequence[Row], made: Calibration) -> list[dict[str, Any]]:
     """The median error of each kind and type on rows that its model has not seen."""
     import numpy as np
 
-    from laptime.predict.fit import fit
+    from laptime.estimate.fit import fit
 
     timed = [row.timed() for row in rows]
     missed: dict[tuple[str, str], list[float]] = defaultdict(list)
@@ -235,10 +235,10 @@ def _errors(rows: Sequence[Row], made: Calibration) -> list[dict[str, Any]]:
 
 
 def _saved(made: Calibration, rows: Sequence[Row], out: Path | None) -> Path:
-    from laptime.measure.sweep import write_rows
-    from laptime.predict import devices
+    from laptime.estimate import device_speed
+    from laptime.microbench import write_rows
 
-    file = out or devices.calibrations() / f"{made.device}.npz"
+    file = out or device_speed.calibrations() / f"{made.device}.npz"
     file.parent.mkdir(parents=True, exist_ok=True)
     write_rows(rows, file.with_suffix(".csv"))
     part = file.with_name(f".{file.name}.part.npz")
@@ -248,11 +248,11 @@ def _saved(made: Calibration, rows: Sequence[Row], out: Path | None) -> Path:
 
 
 def _print(found: Mapping[str, Any]) -> None:
-    from laptime.report import terminal
-    from laptime.report.columns import Column, paragraph, table
+    from laptime.render.terminal import run_text
+    from laptime.render.terminal.columns import Column, paragraph, table
 
     kinds = [one for one in found["kinds"] if one["model"]]
-    to = terminal.console()
+    to = run_text.console()
     columns = [
         Column(title="kind", cells=[one["kind"] for one in kinds], words=True),
         Column(title="type", cells=[one["dtype"] for one in kinds], words=True),
@@ -260,14 +260,14 @@ def _print(found: Mapping[str, Any]) -> None:
         Column(title="error", cells=[_share(one["median_error"]) for one in kinds]),
     ]
     head = f"{found['device']}: {found['rows']} operations timed"
-    terminal.print_lines(paragraph(head, to.width, style="bold"), to)
+    run_text.print_lines(paragraph(head, to.width, style="bold"), to)
     print()
     if kinds:
-        terminal.print_lines(table(columns, to.width), to)
+        run_text.print_lines(table(columns, to.width), to)
     others = len(found["kinds"]) - len(kinds)
     if others:
         few = f"{others} more kinds and types have too few rows for a model of their own"
-        terminal.print_lines(paragraph(few, to.width, bullet="  "), to)
+        run_text.print_lines(paragraph(few, to.width, bullet="  "), to)
     told = ["error: the median over operations that the model of their kind had not seen"] if kinds else []
     told.append(
         f"the calibration is in {found['file']}, its operations in {found['rows_file'].name} beside it"

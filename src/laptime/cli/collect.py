@@ -36,16 +36,16 @@ def collect(
 ) -> None:
     """Make a run of what another program saved, for show, export and compare."""
     with waiting("reading"):
-        from laptime.measure.places import default_out
-        from laptime.report import content
-        from laptime.store.collect import collect as collected
+        from laptime.runs.importers import collect as collected
+        from laptime.runs.locations import default_out
+        from laptime.views.run_view import content
 
         run = collected(path, out or default_out(path.name.split(".")[0] or "collected"), pattern=pattern)
         found = content(run)
     if as_json:
         answer({"run": str(run.path), "content": found})
         return
-    from laptime.report import terminal
+    from laptime.render.terminal import run_text
 
-    terminal.show(found, terminal.console(), every_layer=every_layer)
+    run_text.show(found, run_text.console(), every_layer=every_layer)
     say(f"written to {run.path}")

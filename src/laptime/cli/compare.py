@@ -15,7 +15,7 @@ from laptime.cli.progress import waiting
 from laptime.errors import NotARun
 
 if TYPE_CHECKING:
-    from laptime.store import Run
+    from laptime.runs import Run
 
 _AGAINST = "--against"
 
@@ -64,39 +64,40 @@ def compare(
     A run and a file of `laptime predict --json` are set side by side layer by layer, with their errors; where
     the run was on another device than the predicted one, with ratios.
     """
-    from laptime.report.comparison_predicted import is_prediction
+    from laptime.views.predicted_comparison import is_prediction
 
     if any(is_prediction(path) for path in (*runs, *(against or ()))):
         _with_prediction([*runs, *(against or ())], every_layer=every_layer, as_json=as_json)
         return
     with waiting("reading"):
-        from laptime.report.comparison import compare as compared
+        from laptime.views.comparison import compare as compared
 
         a, b = _groups(runs, against)
         found = compared(a, b, by_rank=by_rank)
     if as_json:
         answer(found)
         return
-    from laptime.report import comparison_tables, terminal
+    from laptime.render.terminal import comparison_text, run_text
 
-    comparison_tables.show(found, terminal.console(), every_layer=every_layer)
+    comparison_text.show(found, run_text.console(), every_layer=every_layer)
 
 
 def _with_prediction(paths: Sequence[Path], *, every_layer: bool, as_json: bool) -> None:
     """One run and one prediction, in either order."""
-    from laptime.report import comparison_predicted, comparison_predicted_tables, terminal
-    from laptime.store import load
+    from laptime.render.terminal import predicted_comparison_text, run_text
+    from laptime.runs import load
+    from laptime.views import predicted_comparison
 
-    saved = [path for path in paths if comparison_predicted.is_prediction(path)]
+    saved = [path for path in paths if predicted_comparison.is_prediction(path)]
     runs = [path for path in paths if path not in saved]
     if len(saved) != 1 or len(runs) != 1:
         wrong("RUN...", "a prediction is compared with one run; give one of each")
     with waiting("reading"):
-        found = comparison_predicted.against(load(runs[0]), saved[0])
+        found = predicted_comparison.against(load(runs[0]), saved[0])
     if as_json:
         answer(found)
         return
-    comparison_predicted_tables.show(found, terminal.console(), every_layer=every_layer)
+    predicted_comparison_text.show(found, run_text.console(), every_layer=every_layer)
 
 
 def _groups(runs: Sequence[Path], against: Sequence[Path] | None) -> tuple[list[Run], list[Run]]:
@@ -112,13 +113,13 @@ def _groups(runs: Sequence[Path], against: Sequence[Path] | None) -> tuple[list[
 
 def _loaded(paths: Sequence[Path]) -> list[Run]:
     """The runs at or below the paths, each once."""
-    from laptime.store import find_runs, load
+    from laptime.runs import find_runs, load
 
     found: dict[Path, Run] = {}
     for path in paths:
         below = find_runs(path) if path.is_dir() else []
         if path.is_dir() and not below:
-            from laptime.store.files import one_line
+            from laptime.runs.files import one_line
 
             raise NotARun(f"{one_line(path)} holds no run; give the directory of a run or of several")
         for one in below or [path]:

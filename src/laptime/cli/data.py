@@ -16,7 +16,7 @@ from laptime.cli.progress import progress, waiting
 from laptime.errors import DataError
 
 if TYPE_CHECKING:
-    from laptime.train.data.sync import Refused, Synced
+    from laptime.training.data.sync import Refused, Synced
 
 data = typer.Typer(
     name="data",
@@ -54,7 +54,7 @@ def sync(
     if classes is not None and classes_file is not None:
         wrong("--classes / --classes-file", "give one of them")
     chosen = _chosen(classes, classes_file)
-    from laptime.train.data.sync import sync as sync_here
+    from laptime.training.data.sync import sync as sync_here
 
     done = sync_here(remote, folder, classes=chosen, jobs=jobs, bar=progress, waiting=waiting)
     _say_refused(done.refused)
@@ -89,7 +89,7 @@ def _chosen(classes: str | None, classes_file: Path | None) -> list[str]:
 
 def _say_refused(refused: Sequence[Refused]) -> None:
     """A line for each reason: a `.DS_Store` in every class is one of them."""
-    from laptime.store.files import one_line
+    from laptime.runs.files import one_line
 
     reasons: dict[str, list[str]] = {}
     for one in refused:
@@ -127,8 +127,8 @@ def zener(
             "--count / --size",
             f"so many cards need more than {_MOST_BYTES >> 30} GiB; write fewer or smaller ones",
         )
-    from laptime.train.data.generate import write_zener_folder
-    from laptime.train.data.zener import SYMBOLS
+    from laptime.training.data.generate import write_zener_folder
+    from laptime.training.data.zener import SYMBOLS
 
     full = [symbol for symbol in SYMBOLS if (folder / symbol).is_dir() and any((folder / symbol).iterdir())]
     if full:
@@ -156,7 +156,7 @@ def images(
     if folder.exists() and any(folder.iterdir()):
         raise DataError(f"{folder} holds files already; give another folder")
     with waiting(f"making {classes * per_class} images"):
-        from laptime.train.data.generate import write_image_folder
+        from laptime.training.data.generate import write_image_folder
 
         written = write_image_folder(folder, classes=classes, per_class=per_class, seed=seed)
     if as_json:
@@ -180,8 +180,8 @@ def _configuration(folder: Path, size: int, batch: int | None) -> str:
 
 def _fitting_batch(counts: Iterable[int], usual: int) -> int | None:
     """The largest power of two that what is trained on fills once; None where the usual batch does."""
-    from laptime.train.config.schema import FolderData
-    from laptime.train.data.layout import held_of
+    from laptime.training.config.schema import FolderData
+    from laptime.training.data.layout import held_of
 
     share = FolderData.model_fields["validation_share"].default
     trained = sum(count - held_of(count, share) for count in counts)

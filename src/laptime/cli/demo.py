@@ -18,8 +18,8 @@ from laptime.cli.quiet import quiet_torch
 if TYPE_CHECKING:
     from torch.utils.data import DataLoader
 
-    from laptime.measure.recorder import Recorder
-    from laptime.store import Run
+    from laptime.recorder.recorder import Recorder
+    from laptime.runs import Run
 
 CARDS, UNSEEN_CARDS = 4000, 500
 BATCH = 32
@@ -35,7 +35,7 @@ def demo(
     quiet_torch()
     with waiting("drawing Zener cards"):
         from laptime.api import default_out
-        from laptime.train.data import zener
+        from laptime.training.data import zener
 
         place = out or default_out("demo")
         loaders = _loader(zener.dataset(CARDS, seed=1)), _loader(zener.dataset(UNSEEN_CARDS, seed=2))
@@ -44,7 +44,7 @@ def demo(
     except KeyboardInterrupt:
         say(f"the run so far is in {place}")
         raise
-    from laptime.report import content
+    from laptime.views.run_view import content
 
     found = content(run)
     accuracy = found["validation"]["results"]["top1"]
@@ -116,7 +116,7 @@ class Training:
         from torch.optim import SGD
         from torch.optim.lr_scheduler import LinearLR
 
-        from laptime.train.networks import build
+        from laptime.training.networks import build
 
         network = build("zener4")
         optimizer = SGD(network.parameters(), lr=0.05, momentum=0.9)
@@ -157,9 +157,9 @@ def _share_right(scores: Any, labels: Any) -> Any:
 
 
 def _print(found: dict[str, Any], accuracy: float, out: Path, page: Path | None) -> None:
-    from laptime.report import terminal
+    from laptime.render.terminal import run_text
 
-    terminal.show(found, terminal.console())
+    run_text.show(found, run_text.console())
     where = shlex.quote(str(out))
     drawn = f", every figure of it in {page}" if page else ""
     print(f"""

@@ -68,7 +68,7 @@ def _matching(text: str) -> tuple[Device, ...]:
 
 def _document(one: Device) -> dict[str, Any]:
     from laptime import hardware
-    from laptime.store.files import plain
+    from laptime.runs.files import plain
 
     peaks = {precision: _peak(one, precision) for precision in hardware.PRECISIONS}
     document: dict[str, Any] = plain(one)
@@ -86,8 +86,8 @@ def _peak(one: Device, precision: str) -> Any:
 
 def _print_table(found: Sequence[Device]) -> None:
     from laptime import hardware
-    from laptime.report import terminal
-    from laptime.report.columns import Column, left_out, paragraph, table
+    from laptime.render.terminal import run_text
+    from laptime.render.terminal.columns import Column, left_out, paragraph, table
 
     costs = {one.name: hardware.price(one) for one in found}
     columns: list[tuple[str, int, Callable[[Device], Any]]] = [
@@ -101,13 +101,13 @@ def _print_table(found: Sequence[Device]) -> None:
         ("$/h", 4, lambda one: (cost := costs[one.name]) and f"{cost.dollars_per_hour:.2f}"),
         ("year", 5, lambda one: one.year and str(one.year)),
     ]
-    to = terminal.console()
+    to = run_text.console()
     first = Column(title="device", cells=[one.name for one in found], words=True)
     rest = [
         Column(title=title, cells=[_cell(read(one)) for one in found], needed=needed)
         for title, needed, read in columns
     ]
-    terminal.print_lines(table([first, *rest], to.width), to)
+    run_text.print_lines(table([first, *rest], to.width), to)
     words = "fp32 to bf16 in TFLOP/s, dense; $/h an example."
     if gone := left_out([first, *rest], to.width):
         words += f" No room for {', '.join(gone)}: a wider terminal or --json has them."
@@ -117,10 +117,10 @@ def _print_table(found: Sequence[Device]) -> None:
 
 def _print_one(one: Device) -> None:
     from laptime import hardware
-    from laptime.report import terminal
-    from laptime.report.columns import Column, paragraph, table
+    from laptime.render.terminal import run_text
+    from laptime.render.terminal.columns import Column, paragraph, table
 
-    to = terminal.console()
+    to = run_text.console()
     width = min(to.width, 140)
     document = _document(one)
     print(f"{one.title} ({one.name})")
@@ -137,10 +137,10 @@ def _print_one(one: Device) -> None:
         told.append(("memory", "not known, so whether a network fits cannot be said"))
     for title, words in told:
         if words:
-            terminal.print_lines(paragraph(words, width, bullet=f"{title:<8}"), to)
+            run_text.print_lines(paragraph(words, width, bullet=f"{title:<8}"), to)
     print()
     figures = list(one.sources)
-    terminal.print_lines(
+    run_text.print_lines(
         table(
             [
                 Column(title="figure", cells=[_figure(figure) for figure in figures], words=True),
@@ -154,7 +154,7 @@ def _print_one(one: Device) -> None:
     )
     print()
     for place, source in enumerate(dict.fromkeys(one.sources.values()), 1):
-        terminal.print_lines(paragraph(source, width, bullet=f"[{place}] "), to)
+        run_text.print_lines(paragraph(source, width, bullet=f"[{place}] "), to)
 
 
 def _figure(name: str) -> str:
@@ -168,14 +168,14 @@ def _numbered(sources: Any) -> list[str]:
 
 def _show_links(as_json: bool) -> None:
     from laptime import hardware
-    from laptime.report import terminal
-    from laptime.report.columns import Column, table
+    from laptime.render.terminal import run_text
+    from laptime.render.terminal.columns import Column, table
 
     links, storage = hardware.links(), hardware.storages()
     if as_json:
         answer({"links": links, "storage": storage})
         return
-    to = terminal.console()
+    to = run_text.console()
     joints = [
         Column(title="link", cells=[one.name for one in links], words=True),
         Column(title="GB/s", cells=[_cell(one.bandwidth_gbs) for one in links]),
@@ -187,13 +187,13 @@ def _show_links(as_json: bool) -> None:
         Column(title="GB/s", cells=[_cell(one.read_gbs) for one in storage]),
         Column(title="", cells=[one.title for one in storage], needed=1, words=True),
     ]
-    terminal.print_lines(table(joints, to.width), to)
+    run_text.print_lines(table(joints, to.width), to)
     print()
-    terminal.print_lines(table(drives, to.width), to)
+    run_text.print_lines(table(drives, to.width), to)
 
 
 def _cell(value: Any) -> str:
-    from laptime.report.words import UNKNOWN, name
+    from laptime.views.format import UNKNOWN, name
 
     if value is None:
         return UNKNOWN

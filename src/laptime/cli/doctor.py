@@ -15,7 +15,7 @@ from laptime.cli.progress import waiting
 def doctor(as_json: Json = False) -> None:
     """Check versions, devices, clocks and settings, and say what would make times steadier."""
     with waiting("examining this machine"):
-        from laptime.cli.examination import examine
+        from laptime.cli.doctor_checks import examine
 
         found = examine()
         found["verdict"] = verdict(found)
@@ -39,16 +39,16 @@ def verdict(found: Mapping[str, Any]) -> str:
 
 
 def _print(found: Mapping[str, Any]) -> None:
-    from laptime.report import terminal
-    from laptime.report.columns import paragraph
+    from laptime.render.terminal import run_text
+    from laptime.render.terminal.columns import paragraph
 
-    to = terminal.console()
+    to = run_text.console()
     width = min(to.width, 100)
     advice = [("advice", line) for line in found["advice"]]
     for title, words in (*_facts(found), *advice):
-        terminal.print_lines(paragraph(words, width, bullet=f"{title:<12}"), to)
+        run_text.print_lines(paragraph(words, width, bullet=f"{title:<12}"), to)
     print()
-    terminal.print_lines(paragraph(f"Verdict: {found['verdict']}.", width, style="bold"), to)
+    run_text.print_lines(paragraph(f"Verdict: {found['verdict']}.", width, style="bold"), to)
 
 
 def _facts(found: Mapping[str, Any]) -> Iterator[tuple[str, str]]:

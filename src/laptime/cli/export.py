@@ -16,7 +16,7 @@ from laptime.cli.progress import waiting
 from laptime.errors import LaptimeError, RunError
 
 if TYPE_CHECKING:
-    from laptime.store import MlflowRun, Run
+    from laptime.runs import MlflowRun, Run
 
     Step = Callable[[Run], Sequence[Path]]  # writes a run in one format
 
@@ -104,7 +104,7 @@ def _write(
     written: list[dict[str, Any]],
 ) -> None:
     """Every run in every format; `written` has at any time what is there."""
-    from laptime.store import load
+    from laptime.runs import load
 
     for path in runs:
         run = load(path)
@@ -122,7 +122,7 @@ def _lines(written: Sequence[Mapping[str, Any]]) -> Iterator[str]:
 
 
 def _csv(run: Run, out: Path | None) -> list[Path]:
-    from laptime.store import write_csv
+    from laptime.runs import write_csv
 
     with _writing(out or run.path):
         files = write_csv(run)
@@ -133,7 +133,7 @@ def _csv(run: Run, out: Path | None) -> list[Path]:
 
 
 def _perfetto(run: Run, out: Path | None) -> Path:
-    from laptime.store import write_trace
+    from laptime.runs import write_trace
 
     target = out or run.path
     with _writing(target):
@@ -144,14 +144,14 @@ def _perfetto(run: Run, out: Path | None) -> Path:
 
 
 def _tensorboard(run: Run, out: Path | None) -> list[Path]:
-    from laptime.store import write_tensorboard
+    from laptime.runs import write_tensorboard
 
     with _writing(out or run.path):
         return write_tensorboard(run, out)
 
 
 def _mlflow(run: Run, uri: str, experiment: str | None) -> MlflowRun:
-    from laptime.store import write_mlflow
+    from laptime.runs import write_mlflow
 
     return write_mlflow(run, uri, experiment)
 

@@ -16,13 +16,13 @@ from laptime.cli.predict_target import Read, Subject, Words, subject
 from laptime.cli.progress import waiting
 
 if TYPE_CHECKING:
+    from laptime.estimate.choose_device import Choice
+    from laptime.estimate.dataflow_step import Fed, Feed
+    from laptime.estimate.explain import Explanation
+    from laptime.estimate.largest_batch import Largest
     from laptime.hardware import Device
-    from laptime.predict.choosing import Choice
-    from laptime.predict.dataflow_step import Fed, Feed
-    from laptime.predict.explaining import Explanation
-    from laptime.predict.largest import Largest
-    from laptime.predict.prediction import Prediction
-    from laptime.workload import Workload
+    from laptime.model import Workload
+    from laptime.model.prediction import Prediction
 
 
 def predict(
@@ -94,11 +94,11 @@ def predict(
     if as_json:
         answer(document(found, fed, room, choices, explained))
         return
-    from laptime.report import prediction, terminal
+    from laptime.render.terminal import prediction, run_text
 
-    to = terminal.console()
+    to = run_text.console()
     shown = prediction.Shown(predictions=found, fed=fed, largest=room, choices=choices, explanation=explained)
-    terminal.print_lines(prediction.lines(shown, to.width, every_layer=every_layer), to)
+    run_text.print_lines(prediction.lines(shown, to.width, every_layer=every_layer), to)
 
 
 def _numbers(option: str, text: str) -> list[int]:
@@ -122,8 +122,8 @@ def _feed(
     direct: bool,
 ) -> Feed | None:
     """The data flow, if any of its options was given."""
-    from laptime.predict.dataflow import Memory
-    from laptime.predict.dataflow_step import Feed
+    from laptime.estimate.dataflow import Memory
+    from laptime.estimate.dataflow_step import Feed
 
     words = (sample_bytes, storage, remote, decode_cores, decode_rate, link, gpus_per_link, host_memory)
     if all(word is None for word in words) and not (no_prefetch or same_samples or direct):
@@ -213,7 +213,7 @@ def _largest(
     training: dict[str, Any],
 ) -> list[Largest]:
     """In the order of `_predicted`, for one batch size."""
-    from laptime.predict.largest import largest
+    from laptime.estimate.largest_batch import largest
 
     def step(workload: Workload, on: Sequence[Device], **more: Any) -> list[Prediction]:
         return asked.predict(workload.batch, on, **more)
@@ -226,7 +226,7 @@ def _largest(
 
 
 def _fed(feed: Feed, found: Sequence[Prediction], read: Read, devices: Sequence[Device]) -> list[Fed]:
-    from laptime.predict import dataflow_step
+    from laptime.estimate import dataflow_step
 
     by_name = {one.name: one for one in devices}
     return [dataflow_step.feed(feed, one, read(one.batch), by_name[one.device]) for one in found]
@@ -234,13 +234,13 @@ def _fed(feed: Feed, found: Sequence[Prediction], read: Read, devices: Sequence[
 
 def _waited(fed: Sequence[Fed]) -> list[Prediction]:
     """The steps that wait for their data: all that is said is about these."""
-    from laptime.predict.dataflow_step import waited
+    from laptime.estimate.dataflow_step import waited
 
     return [waited(one) for one in fed]
 
 
 def _choices(found: Sequence[Prediction], within: float | None, under: float | None) -> list[Choice]:
-    from laptime.predict.choosing import choose
+    from laptime.estimate.choose_device import choose
 
     return [] if within is None and under is None else [choose(found, within=within, under=under)]
 
@@ -252,7 +252,7 @@ def _explained(
     devices: Sequence[Device],
     flows: bool,
 ) -> Explanation | None:
-    from laptime.predict.explaining import explain
+    from laptime.estimate.explain import explain
 
     chosen = [choice.chosen or choice.closest for choice in choices]
     which = chosen[0] if chosen else found[0]

@@ -32,7 +32,7 @@ def check_training(
 
 def check_gpus(counts: Sequence[int], gpus_per_link: int | None) -> None:
     """As many as one node has, and no more of them at a link."""
-    from laptime.predict.predicting import MOST_GPUS
+    from laptime.estimate.predict import MOST_GPUS
 
     if max(counts) > MOST_GPUS:
         wrong("--gpus", f"{max(counts)} GPUs are more than one node has; give {MOST_GPUS} at most")
@@ -42,9 +42,9 @@ def check_gpus(counts: Sequence[int], gpus_per_link: int | None) -> None:
 
 def named_device(name: str, counts: Sequence[int]) -> Device:
     """The device of that name, as many of it as were asked for."""
-    from laptime.predict import devices
+    from laptime.estimate import device_speed
 
-    found = devices.device(name)
+    found = device_speed.device(name)
     if found.kind == "cpu" and max(counts) > 1:
         wrong("--gpus", f"{found.name} is a CPU, of which a node has no {max(counts)}; leave --gpus out")
     return found

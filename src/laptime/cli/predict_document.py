@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from laptime.predict.choosing import Choice
-    from laptime.predict.dataflow_step import Fed
-    from laptime.predict.explaining import Explanation
-    from laptime.predict.largest import Largest
-    from laptime.predict.prediction import Prediction
+    from laptime.estimate.choose_device import Choice
+    from laptime.estimate.dataflow_step import Fed
+    from laptime.estimate.explain import Explanation
+    from laptime.estimate.largest_batch import Largest
+    from laptime.model.prediction import Prediction
 
 
 def document(
@@ -21,8 +21,8 @@ def document(
     explained: Explanation | None,
 ) -> dict[str, Any]:
     """Every prediction, and what else was asked for. With data flow, `found` are the steps that wait."""
-    from laptime.predict.dataflow_step import assumptions, waited
-    from laptime.store.files import plain
+    from laptime.estimate.dataflow_step import assumptions, waited
+    from laptime.runs.files import plain
 
     made: dict[str, Any] = {"predictions": [_one(one) for one in found]}
     if fed:
@@ -54,7 +54,7 @@ def document(
 
 
 def _one(one: Prediction) -> dict[str, Any]:
-    from laptime.store.files import plain
+    from laptime.runs.files import plain
 
     derived = ("samples_per_s", "fits", "epoch_s", "training_s", "dollars", "kilowatt_hours")
     made: dict[str, Any] = plain(one)

@@ -14,8 +14,8 @@ from laptime.cli.quiet import quiet_torch
 
 if TYPE_CHECKING:
     from laptime.hardware import Device
-    from laptime.predict.prediction import Prediction
-    from laptime.workload import Workload
+    from laptime.model import Workload
+    from laptime.model.prediction import Prediction
 
 Read = Callable[[int], "Workload"]
 
@@ -48,7 +48,7 @@ class Subject:
 
     def predict(self, size: int, devices: Sequence[Device], **training: Any) -> list[Prediction]:
         """A step of that batch on each device."""
-        from laptime.predict.predicting import predict_all
+        from laptime.estimate.predict import predict_all
 
         return predict_all(self.read(size), devices, **training)
 
@@ -57,8 +57,8 @@ class _Saved(Subject):
     traced = False
 
     def __init__(self, path: str) -> None:
-        from laptime.workload import Workload
-        from laptime.workload.rescaling import rescaled
+        from laptime.model import Workload
+        from laptime.ops.rescaling import rescaled
 
         saved = Workload.load(path)
         super().__init__(lambda size: rescaled(saved, size))
@@ -71,9 +71,9 @@ class _OfRun(Subject):
     traced = False
 
     def __init__(self, path: str, mode: str | None) -> None:
-        from laptime.predict.measured import workload_of
-        from laptime.store import load
-        from laptime.workload.rescaling import rescaled
+        from laptime.estimate.measured_step import workload_of
+        from laptime.ops.rescaling import rescaled
+        from laptime.runs import load
 
         self._run, self._mode = load(path), mode
         own = workload_of(self._run)
@@ -81,7 +81,7 @@ class _OfRun(Subject):
         self.batch = own.batch
 
     def predict(self, size: int, devices: Sequence[Device], **training: Any) -> list[Prediction]:
-        from laptime.predict.refinement import predict_run
+        from laptime.estimate.run_correction import predict_run
 
         return [predict_run(self._run, one, batch=size, mode=self._mode, **training) for one in devices]
 
@@ -111,7 +111,7 @@ def _network(name: str, inputs: Sequence[str] | None, mode: str) -> tuple[Any, A
     """A network without memory, what makes a batch for it, and its loss."""
     import torch
 
-    from laptime.train import target
+    from laptime.training import target
 
     try:
         given = [synthetic.parse(text) for text in inputs or ()]
@@ -119,7 +119,7 @@ def _network(name: str, inputs: Sequence[str] | None, mode: str) -> tuple[Any, A
         wrong("--input", str(error))
     known = None
     if ":" not in name:
-        from laptime.train.networks.registry import entry
+        from laptime.training.networks.registry import entry
 
         known = entry(name)
     elif not given:

@@ -16,13 +16,13 @@ from laptime.cli.outcome import answer, say
 from laptime.cli.progress import progress, waiting
 from laptime.cli.quiet import quiet_torch
 from laptime.errors import BadTarget, LaptimeError
-from laptime.train import target
+from laptime.training import target
 
 if TYPE_CHECKING:
     import torch
     from torch import Tensor, nn
 
-    from laptime.train.objectives import Objective
+    from laptime.training.objectives import Objective
 
 WARM_UP = 3
 TRACED = 2
@@ -56,7 +56,7 @@ def profile(
     samples, division = _samples(name, inputs), granularity(layers)
     quiet_torch()
     with waiting("building the network"):
-        from laptime.train.place import choose_device
+        from laptime.training.device_setup import choose_device
 
         place, why = choose_device(device)
         subject = Subject.of(name, target.network(name).to(place), samples, batch, place, inference)
@@ -65,9 +65,9 @@ def profile(
     if as_json:
         answer(found)
         return
-    from laptime.report import terminal
+    from laptime.render.terminal import run_text
 
-    terminal.show(found, terminal.console(), every_layer=every_layer)
+    run_text.show(found, run_text.console(), every_layer=every_layer)
 
 
 def _samples(name: str, inputs: Sequence[str] | None) -> list[synthetic.Sample]:
@@ -141,7 +141,7 @@ class Subject:
         """One training step, or one forward pass where there is no optimizer."""
         import torch
 
-        from laptime.train.objectives import Moment
+        from laptime.training.objectives import Moment
 
         if not self.optimizers:
             with torch.no_grad():
@@ -165,10 +165,10 @@ def _fed(
         return made, synthetic.objective(), " and ".join(map(str, samples))
     from pydantic import TypeAdapter
 
-    from laptime.train.config import DataConfig
-    from laptime.train.data import Wanted, open_data
-    from laptime.train.loader import moved
-    from laptime.train.networks.registry import entry
+    from laptime.training.config import DataConfig
+    from laptime.training.data import Wanted, open_data
+    from laptime.training.loader import moved
+    from laptime.training.networks.registry import entry
 
     known = entry(name)
     counted = {"samples": size} if known.data in ("zener", "synthetic", "trees") else {}
@@ -198,7 +198,7 @@ def traced_steps(steps: int) -> list[int]:
 
 def _recorded(subject: Subject, steps: int, division: Granularity, out: Path | None) -> dict[str, Any]:
     from laptime.api import default_out, record
-    from laptime.report import content
+    from laptime.views.run_view import content
 
     place = out or default_out("profile")
     config = {

@@ -24,7 +24,7 @@ def progress(title: str, total: int) -> Iterator[Tell]:
         return
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-    from laptime.report.terminal import console
+    from laptime.render.terminal.run_text import console
 
     columns = (
         TextColumn("{task.description}", markup=False),
@@ -53,7 +53,7 @@ def waiting(title: str) -> Iterator[None]:
     if not _on_terminal():
         yield
         return
-    from laptime.report.terminal import console
+    from laptime.render.terminal.run_text import console
 
     with console(sys.stderr).status(title):
         yield

@@ -33,9 +33,9 @@ def query(
     For example: laptime query "SELECT layer, median(seconds) FROM layers GROUP BY layer"
     """
     with waiting("asking"):
-        from laptime import store
+        from laptime.runs.query import query as ask
 
-        found = store.query(sql, runs)
+        found = ask(sql, runs)
     for warning in found.warnings:
         say(f"laptime: {warning}")
     names = _distinct(found.table.column_names)
@@ -49,7 +49,7 @@ def query(
             }
         )
         return
-    from laptime.report.words import plural
+    from laptime.views.format import plural
 
     shown = table.slice(0, rows).to_pylist()
     _print(names, shown)
@@ -79,9 +79,9 @@ def _number(value: Any) -> Any:
 
 
 def _print(names: Sequence[str], rows: Sequence[Mapping[str, Any]]) -> None:
-    from laptime.report import terminal
-    from laptime.report.columns import Column, fitting, table
-    from laptime.report.words import plural
+    from laptime.render.terminal import run_text
+    from laptime.render.terminal.columns import Column, fitting, table
+    from laptime.views.format import plural
 
     if not names:
         return
@@ -91,16 +91,16 @@ def _print(names: Sequence[str], rows: Sequence[Mapping[str, Any]]) -> None:
         numeric = all(isinstance(value, int | float) for value in values if value is not None)
         cells = [_cell(value) for value in values]
         columns.append(Column(title=_cell(name), cells=cells, needed=place, words=not numeric))
-    to = terminal.console()
-    terminal.print_lines(table(columns, to.width), to)
+    to = run_text.console()
+    run_text.print_lines(table(columns, to.width), to)
     left_out = len(columns) - len(fitting(columns, to.width))
     if left_out:
         say(f"… and {plural(left_out, 'more column')}: name those you want, or use --json")
 
 
 def _cell(value: Any) -> str:
-    from laptime.report.columns import shortened
-    from laptime.report.words import UNKNOWN, name
+    from laptime.render.terminal.columns import shortened
+    from laptime.views.format import UNKNOWN, name
 
     if value is None:
         return UNKNOWN

@@ -14,7 +14,7 @@ from laptime.cli.progress import waiting
 from laptime.errors import NotARun
 
 if TYPE_CHECKING:
-    from laptime.store import Run
+    from laptime.runs import Run
 
 Runs = Annotated[
     list[Path],
@@ -44,7 +44,7 @@ def report(
     Several runs, or a folder of them, become a comparison with intervals: the first is the baseline. A file
     of `laptime predict --json` becomes a page of its own; beside a run, it is compared layer by layer.
     """
-    from laptime.report.comparison_predicted import is_prediction
+    from laptime.views.predicted_comparison import is_prediction
 
     saved = list(dict.fromkeys(path for path in runs if is_prediction(path)))
     others = [path for path in runs if path not in saved]
@@ -57,15 +57,15 @@ def report(
 
 
 def _recorded(paths: Sequence[Path], out: Path | None) -> Path:
-    from laptime.report.page.write import write_report
+    from laptime.render.html.write import write_report
 
     return write_report(loaded(paths), out)
 
 
 def _predicted(saved: Sequence[Path], others: Sequence[Path], out: Path | None) -> Path:
-    from laptime.report.comparison_predicted import against
-    from laptime.report.page.prediction_page import beside_page, prediction_page, read_predictions
-    from laptime.report.page.write import write_page
+    from laptime.render.html.prediction_page import beside_page, prediction_page, read_predictions
+    from laptime.render.html.write import write_page
+    from laptime.views.predicted_comparison import against
 
     if not others:
         return write_page(prediction_page(read_predictions(saved)), out)
@@ -77,8 +77,8 @@ def _predicted(saved: Sequence[Path], others: Sequence[Path], out: Path | None) 
 
 def loaded(paths: Sequence[Path]) -> list[Run]:
     """The runs at or below the paths, each once, in the order given."""
-    from laptime.store import find_runs, load
-    from laptime.store.files import one_line
+    from laptime.runs import find_runs, load
+    from laptime.runs.files import one_line
 
     found: dict[Path, Run] = {}
     for path in paths:

@@ -48,8 +48,8 @@ def run(
     """
     division, traced = granularity(layers), step_numbers(kernels)
     from laptime.api import default_out
-    from laptime.measure.launched import launched
-    from laptime.measure.scripts.run import run_script, run_unrecorded
+    from laptime.bridges.launchers import launched
+    from laptime.bridges.scripts.run import run_script, run_unrecorded
 
     here, name = launched(), _name(script, module)
     try:
@@ -100,14 +100,14 @@ def _found(out: Path) -> dict[str, Any] | None:
     """What was recorded; None where the script ended before there was anything."""
     if not (out / "run.json").exists():
         return None
-    from laptime.report import content
-    from laptime.store import load
+    from laptime.runs import load
+    from laptime.views.run_view import content
 
     return content(load(out))
 
 
 def _tell(out: Path, found: dict[str, Any]) -> None:
-    from laptime.report.terminal import brief
+    from laptime.render.terminal.run_text import brief
 
     say()
     say(f"laptime: the run is in {out}")

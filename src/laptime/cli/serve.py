@@ -44,8 +44,8 @@ def serve(
         for name in _NEEDED:  # all of them now: a page would only miss one when it is asked for
             if find_spec(name) is None:
                 raise ModuleNotFoundError(name=name)
-        from laptime.report.serve import guard, running
-        from laptime.report.serve.app import app
+        from laptime.render.server import guard, running
+        from laptime.render.server.app import app
     except ModuleNotFoundError as error:
         if error.name not in _NEEDED:
             raise

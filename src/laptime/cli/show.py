@@ -61,27 +61,27 @@ def show(
         return
     from rich.text import Text
 
-    from laptime.report import terminal
+    from laptime.render.terminal import run_text
 
-    to = terminal.console(colour=colour)
+    to = run_text.console(colour=colour)
     for place, one in enumerate(found):
         if place:
-            terminal.print_lines((Text(), Text("─" * to.width), Text()), to)
+            run_text.print_lines((Text(), Text("─" * to.width), Text()), to)
         if "group" in one:
             _print_group(one, to)
         elif "prediction" in one:
             _print_prediction(one, to, every_layer=every_layer)
         else:
-            terminal.show(one, to, every_layer=every_layer, sort=sort or Sort.TIME)
+            run_text.show(one, to, every_layer=every_layer, sort=sort or Sort.TIME)
 
 
 def _read(path: Path) -> dict[str, Any]:
     """A run's content; of a folder of runs, a row for each; of a saved prediction, what was predicted."""
-    from laptime.report import content
-    from laptime.report.comparison_predicted import is_prediction, read_predictions
-    from laptime.report.experiment import results
-    from laptime.store import find_runs, load
-    from laptime.store.run import RUN_FILE
+    from laptime.render.terminal.experiment import results
+    from laptime.runs import find_runs, load
+    from laptime.runs.run import RUN_FILE
+    from laptime.views.predicted_comparison import is_prediction, read_predictions
+    from laptime.views.run_view import content
 
     if is_prediction(path):
         return {"prediction": str(path), "predictions": read_predictions(path)}
@@ -93,25 +93,25 @@ def _read(path: Path) -> dict[str, Any]:
 
 
 def _sorted(found: dict[str, Any], sort: Sort | None) -> dict[str, Any]:
-    from laptime.report.order import ordered
+    from laptime.views.layer_order import ordered
 
     return found if sort is None else ordered(found, sort)
 
 
 def _print_prediction(saved: dict[str, Any], to: Console, *, every_layer: bool) -> None:
-    from laptime.report import terminal
-    from laptime.report.prediction import Shown, lines
+    from laptime.render.terminal import run_text
+    from laptime.render.terminal.prediction import Shown, lines
 
     made = lines(Shown(predictions=saved["predictions"]), to.width, every_layer=every_layer)
-    terminal.print_lines(made, to)
+    run_text.print_lines(made, to)
 
 
 def _print_group(group: dict[str, Any], to: Console) -> None:
     from rich.text import Text
 
-    from laptime.report import terminal
-    from laptime.report.experiment import table
-    from laptime.report.words import name, plural
+    from laptime.render.terminal import run_text
+    from laptime.render.terminal.experiment import table
+    from laptime.views.format import name, plural
 
     title = Text(f"{name(group['group'])}: {plural(len(group['runs']), 'run')}", style="bold")
-    terminal.print_lines((title, table(group["runs"], to.width, title="run")), to)
+    run_text.print_lines((title, table(group["runs"], to.width, title="run")), to)

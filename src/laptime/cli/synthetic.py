@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     import torch
     from torch import Tensor, nn
 
-    from laptime.train.objectives import Objective
+    from laptime.training.objectives import Objective
 
 DTYPES = ("float32", "float64", "float16", "bfloat16", "int64", "int32", "bool")
 _SAMPLE = re.compile(r"(?:(?P<dtype>[a-z0-9]+):)?(?P<shape>\d+(?:x\d+)*)(?:@(?P<ids>\d+))?")
@@ -120,7 +120,7 @@ def loss(output: Any) -> Tensor:
 
 def objective() -> Objective:
     """Any network, trained to put out class 0."""
-    from laptime.train import objectives
+    from laptime.training import objectives
 
     class MadeUp(objectives.Objective):
         def judge(self, network: nn.Module, batch: objectives.Batch) -> objectives.Part:

@@ -12,19 +12,19 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from laptime.cli.last_words import Left, ending, learned, mean_line, next_command, status
 from laptime.cli.options import EveryLayer, Json, Out, wrong
 from laptime.cli.outcome import answer, say
 from laptime.cli.progress import Tell, progress, waiting
 from laptime.cli.quiet import quiet_torch
+from laptime.cli.train_summary import Left, ending, learned, mean_line, next_command, status
 from laptime.errors import TrainingError
 
 if TYPE_CHECKING:
-    from laptime.store import Run
-    from laptime.train.config.explain import Row
-    from laptime.train.config.reading import Resolved
-    from laptime.train.experiment import Ended, Trial
-    from laptime.train.loop import Progress, Training
+    from laptime.runs import Run
+    from laptime.training.config.explain import Row
+    from laptime.training.config.reading import Resolved
+    from laptime.training.experiment import Ended, Trial
+    from laptime.training.loop import Progress, Training
 
 Settings = Annotated[
     list[str] | None,
@@ -56,7 +56,7 @@ def train(
     as_json: Json = False,
 ) -> None:
     """Train a network as a configuration file says, and record where the time goes."""
-    from laptime.train.config.reading import read_config
+    from laptime.training.config.reading import read_config
 
     given = [*(settings or []), *([] if profile else ["record.profile=false"])]
     if resume and out is None:
@@ -79,7 +79,7 @@ def train(
 
 
 def _explain(resolved: Resolved, workers: int, as_json: bool) -> None:
-    from laptime.train.config.explain import explain
+    from laptime.training.config.explain import explain
 
     rows = explain(resolved)
     if workers > 1 and resolved.config.train.threads is None:
@@ -87,18 +87,18 @@ def _explain(resolved: Resolved, workers: int, as_json: bool) -> None:
     if as_json:
         answer({"values": [dict(zip(("key", "value", "why", "meaning"), row, strict=True)) for row in rows]})
         return
-    from laptime.report import explanation
-    from laptime.report.terminal import console
+    from laptime.render.terminal import configuration
+    from laptime.render.terminal.run_text import console
 
     to = console()
-    for line in explanation.lines(rows, to.width if to.is_terminal else None):
+    for line in configuration.lines(rows, to.width if to.is_terminal else None):
         to.print(line, no_wrap=True, overflow="ignore", crop=False)
 
 
 def _of_ranks(row: Row, resolved: Resolved, workers: int) -> Row:
     """The threads of each rank, where all share one processor."""
     from laptime.errors import UnsupportedDevice
-    from laptime.train.place import choose_device, share_of_threads
+    from laptime.training.device_setup import choose_device, share_of_threads
 
     try:
         device, _ = choose_device(resolved.config.train.device, locals=workers)
@@ -118,9 +118,9 @@ def _train(
 ) -> None:
     quiet_torch()
     with waiting("building the network and opening the data"):
-        from laptime.measure.places import default_out
-        from laptime.train.launch import launched
-        from laptime.train.session import train as train_here
+        from laptime.runs.locations import default_out
+        from laptime.training.launch import launched
+        from laptime.training.session import train as train_here
     first = int(os.environ.get("RANK", "0")) == 0
     place = out or default_out(resolved.config.name or "train")
     left = Left(place)
@@ -188,15 +188,15 @@ class _Bar:
 
 
 def _show(run: Run, every_layer: bool, as_json: bool) -> None:
-    from laptime.report import content
+    from laptime.views.run_view import content
 
     found = content(run)
     if as_json:
         answer(found)
         return
-    from laptime.report import terminal
+    from laptime.render.terminal import run_text
 
-    terminal.show(found, terminal.console(), every_layer=every_layer)
+    run_text.show(found, run_text.console(), every_layer=every_layer)
     where = shlex.quote(str(run.path))
     print(f"\n{learned(run, found)}")
     saved = (run.path / "checkpoint" / "last.pt").exists()
@@ -225,12 +225,12 @@ def _launch(
     every_layer: bool,
     as_json: bool,
 ) -> None:
-    from laptime.measure.places import default_out
-    from laptime.store import load
+    from laptime.runs import load
+    from laptime.runs.locations import default_out
 
     quiet_torch()  # for the ranks, too
     with waiting(f"starting {workers} ranks"):
-        from laptime.train.launch import launch
+        from laptime.training.launch import launch
     place = out or default_out(resolved.config.name or "train")
     left = Left(place)
     words = _arguments(config, settings, place, resume=resume, fold=fold)
@@ -254,9 +254,9 @@ def _experiment(
     out: Path | None,
     as_json: bool,
 ) -> None:
-    from laptime.measure.places import default_out
-    from laptime.train.config.reading import read_config
-    from laptime.train.experiment import conduct, python, trials
+    from laptime.runs.locations import default_out
+    from laptime.training.config.reading import read_config
+    from laptime.training.experiment import conduct, python, trials
 
     place = out or default_out(resolved.config.name or "experiment")
     chosen = trials(place, repeat=repeat, sweeps=sweep, folds=folds, seed=resolved.config.train.seed)
@@ -280,8 +280,8 @@ def _experiment(
 
 
 def _report(place: Path, ended: list[Ended], as_json: bool) -> None:
-    from laptime.report.experiment import results, table
-    from laptime.train.experiment import spreads
+    from laptime.render.terminal.experiment import results, table
+    from laptime.training.experiment import spreads
 
     found = results([(one.trial.name, one.status, one.trial.run()) for one in ended])
     means = spreads(ended, found)
@@ -290,7 +290,7 @@ def _report(place: Path, ended: list[Ended], as_json: bool) -> None:
         told = [{"point": one.point, "trials": one.trials, **one.values} for one in means]
         answer({"experiment": str(place), "trials": found, "spread": told})
     else:
-        from laptime.report.terminal import console
+        from laptime.render.terminal.run_text import console
 
         to = console(sys.stdout)
         to.print(table(found, to.width), no_wrap=True, overflow="ignore", crop=False)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from laptime.cli.quiet import quiet_torch
 
 if TYPE_CHECKING:
-    from laptime.workload import Workload
+    from laptime.model import Workload
 
 Read = Callable[[int, str], "Workload"]
 
@@ -46,6 +46,6 @@ def zoo_workloads() -> ZooWorkloads | None:
 @cache
 def _names() -> tuple[str, ...]:
     quiet_torch()
-    from laptime.train.networks.registry import entries
+    from laptime.training.networks.registry import entries
 
     return tuple(entries())

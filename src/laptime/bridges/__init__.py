@@ -1,0 +1,1 @@
+"""Recording inside of what others wrote: Lightning, transformers, unedited scripts, launched ranks."""

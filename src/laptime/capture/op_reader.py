@@ -1,0 +1,208 @@
+"""Reads every operation that runs: its sizes, FLOPs and bytes, whose it is, and what memory is alive."""
+
+from __future__ import annotations
+
+import weakref
+from bisect import bisect_right
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn.parameter import UninitializedBuffer, UninitializedParameter
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from laptime.capture.op_sizes import sizes
+from laptime.model import LOSS_LAYER, Operation, Phase
+from laptime.ops import kinds
+
+_ROUNDING = 512  # bytes: CUDA's caching allocator hands out multiples of it
+_ASSUMED = {torch.bool: False, torch.float32: 0.5, torch.bfloat16: 0.5, torch.float16: 0.5}
+NO_KERNEL = {
+    "detach",
+    "alias",
+    "_unsafe_view",
+    "lift_fresh",
+    "empty",
+    "empty_like",
+    "empty_strided",
+    "new_empty",
+    "new_empty_strided",
+    "_reshape_alias",
+    "is_same_size",
+    "_local_scalar_dense",
+    "resize_",
+    "set_",
+    "sym_size",
+    "sym_numel",
+    "transpose_",
+    "t_",
+    "squeeze_",
+    "unsqueeze_",
+    "as_strided_",
+}
+
+
+def has_storage(tensor: Tensor) -> bool:
+    """Whether a tensor lies in one piece of memory: not if it is sparse, or its shape is still unknown."""
+    return tensor.layout is torch.strided and not isinstance(
+        tensor, UninitializedBuffer | UninitializedParameter
+    )
+
+
+class Alive:
+    """Bytes in tensors that are alive, and the most there were."""
+
+    def __init__(self) -> None:
+        self.now = self.peak = 0
+        self._known: set[int] = set()
+
+    def disregard(self, tensors: Iterable[Tensor]) -> None:
+        """Leave out what is there before the step: parameters, inputs."""
+        for tensor in tensors:
+            if has_storage(tensor):
+                self._known.add(tensor.untyped_storage()._cdata)
+
+    def see(self, tensor: Tensor) -> None:
+        """Count a tensor's storage until nobody holds it any more."""
+        if not has_storage(tensor):
+            return
+        storage = tensor.untyped_storage()
+        key = storage._cdata
+        if key in self._known:
+            return
+        size = -(-storage.nbytes() // _ROUNDING) * _ROUNDING
+        self._known.add(key)
+        self.now += size
+        weakref.finalize(storage, self._gone, key, size)
+
+    def _gone(self, key: int, size: int) -> None:
+        self._known.discard(key)
+        self.now -= size
+
+    def settle(self) -> None:
+        """Compare with the peak, once what an operation left behind is gone."""
+        self.peak = max(self.peak, self.now)
+
+
+class Reader(TorchDispatchMode):
+    """Keeps an `Operation` for every kernel, with the place of its layer among the entries."""
+
+    def __init__(self, alive: Alive) -> None:
+        super().__init__()
+        self.alive = alive
+        self.phase = Phase.FORWARD
+        self.in_network = False  # else what runs forward is the loss
+        self.found: list[tuple[Operation, int]] = []  # with its owner: an index into entries, or -1
+        self._entries: list[int] = []  # the sequence number at which each layer was entered
+        self._loss_from: int | None = None
+        self.assumed: set[str] = set()  # what values were taken for, where a network looked at them
+
+    def enter(self, number: int) -> None:
+        """A module was entered; nodes from this sequence number on are its."""
+        self._entries.append(number)
+
+    def leave_network(self, number: int) -> None:
+        """The network's forward pass is over; nodes from here on are the loss's."""
+        self.in_network, self._loss_from = False, number
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func is torch.ops.aten._local_scalar_dense.default and args[0].dtype in _ASSUMED:
+            # A check, or a number for the log. Whole numbers are sizes more often than not: nobody can tell.
+            told = _ASSUMED[args[0].dtype]
+            self.assumed.add(f"a value that the network looked at was taken for {told}")
+            return told
+        out = func(*args, **(kwargs or {}))
+        self._see(func, args, kwargs or {}, out)
+        return out
+
+    def _see(self, func: Any, args: Any, kwargs: Any, out: Any) -> None:
+        node = torch._C._current_autograd_node()
+        # A gradient is handed over, not copied; that somebody looks on keeps torch from doing so.
+        accumulating = node is not None and "AccumulateGrad" in node.name()
+        if not accumulating:
+            self.alive.settle()
+        for tensor in tensors_in(out):
+            self.alive.see(tensor)
+        name = func._schema.name.partition("::")[2]
+        known = func.namespace in ("aten", "laptime") and not func.is_view and name not in NO_KERNEL
+        if known and not accumulating:
+            self.alive.settle()
+            name, given = self._named(name, func, args, kwargs)
+            self._keep(name, func, given, out, node)
+
+    def _named(self, name: str, func: Any, args: Any, kwargs: Any) -> tuple[str, Any]:
+        """The operation's name and its arguments, as `kinds` and `sizes` know them."""
+        return name, (*args, *kwargs.values())
+
+    def _keep(self, name: str, func: Any, args: tuple[Any, ...], out: Any, node: Any) -> None:
+        kind = kinds.KINDS.get(name)
+        phase, owner = self._place(node)
+        measured = sizes(kind, args, out) if kind is not None else {}
+        inputs, outputs = list(_unique(tensors_in(args))), list(_unique(tensors_in(out)))
+        operation = Operation(
+            name=f"{func.namespace}.{name}",
+            kind=kind or "other",
+            phase=phase,
+            layer=LOSS_LAYER,  # unless a layer owns it
+            dtype=_dtype(inputs, outputs),
+            sizes=measured or {"n": sum(one.numel() for one in outputs)},
+            flops=kinds.flops(kind, measured) if kind else 0,
+            read=0 if kind == "fill" else _read(kind, inputs, outputs),
+            written=sum(map(_bytes, outputs)) or sum(map(_bytes, inputs)),  # without a result: in place
+            alive=self.alive.now,
+            covered=kind is not None,
+        )
+        self.found.append((operation, owner))
+
+    def _place(self, node: Any) -> tuple[Phase, int]:
+        """The phase, and whose it is."""
+        if node is None:
+            return self.phase, len(self._entries) - 1 if self.in_network else -1
+        number = node._sequence_nr()
+        if self._loss_from is not None and number >= self._loss_from:
+            return Phase.BACKWARD, -1
+        return Phase.BACKWARD, max(0, bisect_right(self._entries, number) - 1) if self._entries else -1
+
+
+def tensors_in(value: Any) -> Iterator[Tensor]:
+    """Every tensor of a value, through tuples, lists and dictionaries."""
+    if isinstance(value, Tensor):
+        yield value
+    elif isinstance(value, list | tuple):
+        for one in value:
+            yield from tensors_in(one)
+    elif isinstance(value, dict):
+        yield from tensors_in(list(value.values()))
+
+
+def _unique(tensors: Iterable[Tensor]) -> Iterator[Tensor]:
+    seen: set[int] = set()
+    for one in tensors:
+        if id(one) not in seen:
+            seen.add(id(one))
+            yield one
+
+
+def _bytes(tensor: Tensor) -> int:
+    """What a tensor holds; one that was expanded holds less than it seems to."""
+    stored = 1
+    for size, stride in zip(tensor.shape, tensor.stride(), strict=True):
+        stored *= size if stride else 1
+    return stored * tensor.element_size()
+
+
+def _read(kind: str | None, inputs: list[Tensor], outputs: list[Tensor]) -> int:
+    """All inputs; of a table that is looked up in, only what is taken out."""
+    if kind == "gather" and inputs:
+        taken = sum(map(_bytes, outputs))
+        return taken + sum(min(_bytes(one), taken) for one in inputs[1:])
+    return sum(map(_bytes, inputs))
+
+
+def _dtype(inputs: list[Tensor], outputs: list[Tensor]) -> str:
+    """In which it computes: that of a result rather than of an input, of a matrix rather than of a bias."""
+    floating = [one for one in (*outputs, *inputs) if one.is_floating_point()]
+    wide = [one for one in floating if one.dim() > 1] or floating
+    chosen = wide[0] if wide else (outputs or inputs or [torch.empty(0)])[0]
+    return str(chosen.dtype).removeprefix("torch.")

@@ -1,0 +1,115 @@
+"""The last words of `laptime train`: what was learned, what is left, what to do next."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+from laptime.cli.outcome import say
+
+if TYPE_CHECKING:
+    from laptime.runs import Run
+    from laptime.training.experiment import Ended, Spread
+
+
+class Left:
+    """What a training that ended early has left on the disk, and how to go on with it."""
+
+    def __init__(self, out: Path) -> None:
+        self._out = out
+        self._before = self._written()
+
+    def _written(self) -> int | None:
+        try:
+            return (self._out / "run.json").stat().st_mtime_ns
+        except OSError:
+            return None
+
+    @property
+    def line(self) -> str:
+        """Empty where this training has written nothing."""
+        if self._written() == self._before:
+            return ""
+        where = f"the run so far is in {self._out}"
+        saved = (self._out / "checkpoint" / "last.pt").exists()
+        return f"{where}; --resume --out {shlex.quote(str(self._out))} goes on" if saved else where
+
+
+@contextmanager
+def ending(left: Callable[[], str], *, failed: bool = True) -> Iterator[None]:
+    """Tell what is left by a training that was interrupted, or that `failed`."""
+    try:
+        yield
+    except KeyboardInterrupt as stop:
+        word = "laptime: interrupted" if status(stop) == 130 else "laptime: terminated"
+        say("; ".join(filter(None, (word, left()))))
+        raise typer.Exit(status(stop)) from None
+    except Exception:
+        if failed and left():
+            say(left())
+        raise
+
+
+def status(stop: KeyboardInterrupt) -> int:
+    """The shell's numbers for SIGTERM and Ctrl-C."""
+    from laptime.training.stop_signals import Terminated
+
+    return 143 if isinstance(stop, Terminated) else 130
+
+
+def learned(run: Run, found: dict[str, Any]) -> str:
+    """Where the training came to: losses, accuracies and time."""
+    import pyarrow.compute as pc
+
+    from laptime.views.format import percent
+
+    topn = run.config.get("validation", {}).get("topn", "n")
+    names = {"loss": "loss", "top1": "top-1", "topn": f"top-{topn}"}
+    words = []
+    for stage, title in (("train", "training"), ("validation", "validation")):
+        results = (found[stage] or {}).get("results") or {}
+        known = [key for key in names if key in results]
+        told = [
+            f"{names[key]} {results[key]:.4g}" if key == "loss" else f"{names[key]} {percent(results[key])}"
+            for key in known
+        ]
+        if told:
+            words.append(f"{title} {', '.join(told)}")
+    steps = run.stored("steps").read(["start_s", "wall_s"])
+    seconds = pc.max(pc.add(steps["start_s"], steps["wall_s"])).as_py() or 0.0
+    return f"{'; '.join(words) or 'no loss was recorded'}; {seconds:.1f} s"
+
+
+def mean_line(spread: Spread) -> str:
+    """Mean ± standard deviation of repetitions or folds, in one line."""
+    from laptime.views.format import percent
+
+    names = {
+        "train_loss": "loss",
+        "train_top1": "top-1",
+        "validation_loss": "val. loss",
+        "validation_top1": "val. top-1",
+    }
+    words = [
+        f"{title} {percent(mean)} ± {100 * apart:.1f}"
+        if key.endswith("top1")
+        else f"{title} {mean:.4g} ± {apart:.2g}"
+        for key, title in names.items()
+        for mean, apart in ([spread.values[key]] if key in spread.values else [])
+    ]
+    return f"{' '.join([*spread.point, f'mean of {spread.trials}'])}: {', '.join(words)}"
+
+
+def next_command(place: Path, ended: list[Ended]) -> str:
+    """A command that looks at the trials: two points of a grid, or two trials, are compared."""
+    good = [one.trial for one in ended if one.status != "failed"]
+    groups = list(dict.fromkeys(place / Path(one.name).parts[0] for one in good if one.out != place))
+    if len(groups) < 2:
+        return f"laptime show {shlex.quote(str(good[0].out))}"
+    a, b = (shlex.quote(str(one)) for one in (groups[0], groups[-1]))
+    return f"laptime compare {a} {b}"

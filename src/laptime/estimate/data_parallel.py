@@ -1,0 +1,261 @@
+"""Several GPUs of one node, each with a batch of its own, that agree on their gradients before every update.
+
+Gradients travel in buckets while the backward pass goes on. What is left of that when the pass has ended is
+exposed; what was hidden still takes processors and memory bandwidth from it. Then all wait for the slowest.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from statistics import NormalDist
+from typing import Literal, get_args
+
+from laptime.errors import PredictionError
+from laptime.estimate.op_times import Step
+from laptime.hardware import Device, Link, link
+from laptime.model import Phase
+
+GRADIENT_BYTES = 4  # autocast keeps parameters, and so their gradients, in float32
+BACKWARD = 2 / 3  # of a step of which no more is known: two products for each of the forward pass
+PIECES = 64  # of a backward pass of which no more is known
+BOARDS = {"k80": 2}  # chips to a board, which share its link to the host
+# Without a switch a GPU has few links to each other one: the share of its links that rings of n GPUs can use.
+# Hybrid cube mesh of the DGX-1: with P100 one link to each of its quad and one across, with V100 six in all,
+# two of them to one neighbour (NVIDIA DGX-1 whitepaper WP-08437-002).
+MESHES = {"p100-sxm2": {2: 1 / 4, 3: 2 / 4, 4: 3 / 4}, "v100-sxm2": {2: 2 / 6, 3: 3 / 6, 4: 4 / 6}}
+
+
+def _check(name: str, value: float) -> None:
+    if not (math.isfinite(value) and value >= 0):
+        raise PredictionError(f"{name} is {value}; give a number of 0 or more")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Gradient:
+    """A layer's backward pass: how long it takes, and the bytes of gradients that are ready at its end."""
+
+    seconds: float
+    bytes: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Alone:
+    """A step on one GPU."""
+
+    forward_s: float
+    backward: tuple[Gradient, ...]  # in the order of the backward pass: the last layer first
+    update_s: float = 0.0
+
+    def __post_init__(self) -> None:
+        for name, value in (("forward_s", self.forward_s), ("update_s", self.update_s)):
+            _check(name, value)
+        for one in self.backward:
+            _check("the seconds of a backward pass", one.seconds)
+            _check("the bytes of a gradient", one.bytes)
+        if not self.step_s > 0:
+            raise PredictionError("a step of 0 s cannot be scaled; give the seconds of its passes")
+
+    @property
+    def backward_s(self) -> float:
+        """The whole backward pass."""
+        return sum(one.seconds for one in self.backward)
+
+    @property
+    def step_s(self) -> float:
+        """From one update to the next."""
+        return self.forward_s + self.backward_s + self.update_s
+
+    @property
+    def gradient_bytes(self) -> float:
+        """What has to be agreed on."""
+        return sum(one.bytes for one in self.backward)
+
+
+Through = Literal["gpu_link", "host", "first"]
+"""A ring of the GPUs, a parameter server in the host's memory, or one GPU that gathers and sends."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Habits:
+    """How a framework and its node behave. The defaults are PyTorch's, fitted by `benchmarks.scaling`."""
+
+    through: Through = "gpu_link"
+    overlaps: bool = True  # with the backward pass
+    bucket_bytes: float = 25 * 2**20  # DistributedDataParallel's
+    link_share: float = 0.25  # of a link's nominal bandwidth that gradients reach beside a backward pass
+    sync_s: float = 0.0008  # to find out that all are there; Horovod's coordinator takes longer
+    contention: float = 0.36  # seconds that a pass loses for each second of hidden communication
+    spread: float = 0.0095  # standard deviation between GPUs of a node, which stay fast or slow
+    raggedness: float = 0.0  # … and between batches, where samples have any length
+    board: float = 0.0  # by how much chips slow each other down that share a board's power, such as a K80's
+    host_s: float = 0.0  # what each further GPU's batch costs a host that prepares all of them
+
+    def __post_init__(self) -> None:
+        for one in fields(self):
+            if one.name not in ("through", "overlaps"):
+                _check(one.name, getattr(self, one.name))
+        if self.through not in get_args(Through):
+            raise PredictionError(f"through is {self.through!r}; give {', '.join(get_args(Through))}")
+        if not (0 < self.link_share <= 1 and self.contention <= 1 and self.bucket_bytes > 0):
+            raise PredictionError("link_share and contention are shares, at most 1; no bucket has 0 bytes")
+
+
+DDP = Habits()
+HOROVOD = Habits(sync_s=0.0059)
+GATHERED = Habits(through="first", overlaps=False, sync_s=0.0)  # Torch 7, TensorFlow's towers of 2016
+PARAMETER_SERVER = Habits(through="host", link_share=1.0, sync_s=0.0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scaled:
+    """An update on several GPUs, in seconds."""
+
+    gpus: int
+    alone_s: float  # the same batches of one GPU on a GPU without company
+    communication_s: float = 0.0  # of all buckets, hidden or not
+    exposed_s: float = 0.0  # not hidden by the backward pass
+    overlapped_s: float = 0.0  # hidden by it
+    contention_s: float = 0.0  # lost to what is hidden, to a shared board and to a shared host
+    waiting_s: float = 0.0  # for the slowest
+    sync_s: float = 0.0
+
+    @property
+    def step_s(self) -> float:
+        """From one update to the next."""
+        return self.alone_s + self.exposed_s + self.contention_s + self.waiting_s + self.sync_s
+
+    @property
+    def efficiency(self) -> float:
+        """Throughput over that of as many GPUs on their own."""
+        return self.alone_s / self.step_s
+
+    @property
+    def speedup(self) -> float:
+        """Throughput over that of one."""
+        return self.gpus * self.efficiency
+
+
+def alone_from_step(step: Step) -> Alone:
+    """From a predicted step: a layer's gradients are ready when its last backward operation has ended."""
+    sizes: dict[str, float] = {}
+    seconds = dict.fromkeys(Phase, 0.0)
+    ready: dict[str, float] = {}
+    for one in step.operations:
+        phase, layer = one.operation.phase, one.operation.layer
+        seconds[phase] += one.span_s
+        if phase is Phase.BACKWARD:
+            ready[layer] = seconds[phase]
+        elif phase is Phase.UPDATE:
+            sizes[layer] = sizes.get(layer, 0.0) + GRADIENT_BYTES * one.operation.sizes["params"]
+    whole = seconds[Phase.BACKWARD]
+    backward, begin = [], 0.0
+    for end, size in [
+        *sorted((ready.get(layer, whole), size) for layer, size in sizes.items()),
+        (whole, 0.0),
+    ]:
+        backward.append(Gradient(seconds=end - begin, bytes=size))
+        begin = end
+    forward_s = seconds[Phase.FORWARD]
+    return Alone(forward_s=forward_s, backward=tuple(backward), update_s=seconds[Phase.UPDATE])
+
+
+def alone_from_time(step_s: float, parameters: float, *, pieces: int = PIECES) -> Alone:
+    """From a measured step and a count of parameters: gradients come evenly over two thirds of the step."""
+    _check("step_s", step_s)
+    _check("parameters", parameters)
+    if pieces < 1:
+        raise PredictionError(f"a backward pass in {pieces} pieces; give at least 1")
+    each = Gradient(seconds=step_s * BACKWARD / pieces, bytes=GRADIENT_BYTES * parameters / pieces)
+    return Alone(forward_s=step_s * (1 - BACKWARD), backward=(each,) * pieces)
+
+
+def ring_all_reduce_s(size: float, gpus: int, bandwidth: float, latency_s: float = 0.0) -> float:
+    """Ring all-reduce: 2(n-1)/n of the bytes cross each link, in 2(n-1) hops."""
+    return 2 * (gpus - 1) / gpus * size / bandwidth + 2 * (gpus - 1) * latency_s
+
+
+def scale(alone: Alone, device: Device, gpus: int, habits: Habits = DDP, *, accumulate: int = 1) -> Scaled:
+    """What an update takes on `gpus` devices of one node, each with the batch that `alone` has.
+
+    With `accumulate` batches to an update gradients travel once, beside the last backward pass; long and
+    short batches even out, fast and slow GPUs do not.
+    """
+    for name, value in (("gpus", gpus), ("accumulate", accumulate)):
+        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+            raise PredictionError(f"{name} is {value}; give a whole number above 0")
+    alone_s = accumulate * alone.step_s
+    if gpus == 1:
+        return Scaled(gpus=1, alone_s=alone_s)
+    buckets = _buckets(alone.backward, habits.bucket_bytes)
+    each_byte, each_bucket = _cost(device, gpus, habits)
+    times = [size * each_byte + each_bucket for _, size in buckets]
+    communication_s = sum(times)
+    exposed_s = communication_s
+    if habits.overlaps and buckets:
+        exposed_s = max(0.0, _end([at for at, _ in buckets], times) - alone.backward_s)
+    overlapped_s = communication_s - exposed_s
+    return Scaled(
+        gpus=gpus,
+        alone_s=alone_s,
+        communication_s=communication_s,
+        exposed_s=exposed_s,
+        overlapped_s=overlapped_s,
+        contention_s=habits.contention * overlapped_s
+        + habits.board * alone_s
+        + habits.host_s * accumulate * (gpus - 1),
+        waiting_s=_slowest(gpus) * alone_s * math.hypot(habits.spread, habits.raggedness / accumulate**0.5),
+        sync_s=habits.sync_s,
+    )
+
+
+def _buckets(backward: Sequence[Gradient], size: float) -> list[tuple[float, float]]:
+    """When each bucket is full, counted from the start of the backward pass, and its bytes."""
+    found, at, held = [], 0.0, 0.0
+    for one in backward:
+        at += one.seconds
+        held += one.bytes
+        if held >= size:
+            found.append((at, held))
+            held = 0.0
+    return [*found, (at, held)] if held else found
+
+
+def _end(ready: Sequence[float], times: Sequence[float]) -> float:
+    """A bucket starts when it is full and the one before has arrived."""
+    end = 0.0
+    for at, seconds in zip(ready, times, strict=True):
+        end = max(end, at) + seconds
+    return end
+
+
+def _cost(device: Device, gpus: int, habits: Habits) -> tuple[float, float]:
+    """Seconds for each byte, and for each bucket.
+
+    A parameter server gets every gradient and sends every parameter, over each GPU's link to the host, which
+    the chips of a board share. Where one GPU gathers them, those of all others pass its link in turn.
+    """
+    over = _link(device, habits)
+    bandwidth = over.bandwidth * habits.link_share
+    if habits.through == "host":
+        return 2 * min(gpus, BOARDS.get(device.name, 1)) / bandwidth, 2 * over.latency_s
+    if habits.through == "first":
+        return 2 * (gpus - 1) / bandwidth, 2 * (gpus - 1) * over.latency_s
+    for name, shares in MESHES.items():
+        if device.name.startswith(name):
+            bandwidth *= shares.get(gpus, 1.0)
+    return ring_all_reduce_s(1.0, gpus, bandwidth), ring_all_reduce_s(0.0, gpus, bandwidth, over.latency_s)
+
+
+def _link(device: Device, habits: Habits) -> Link:
+    direct = device.gpu_link if habits.through == "gpu_link" else None
+    name = direct or device.host_link
+    if name is None:
+        raise PredictionError(f"{device.name} has no link in its file; add host_link or gpu_link")
+    return link(name)
+
+
+def _slowest(gpus: int) -> float:
+    """Standard deviations by which the largest of n normal numbers lies above their mean (Blom 1958)."""
+    return NormalDist().inv_cdf((gpus - 0.375) / (gpus + 0.25))

@@ -1,0 +1,264 @@
+"""How fast a device without a calibration runs what was measured on an H200.
+
+An operation's time on an H200 is its bound (the longer of computing and moving) and an excess. On another
+device the bound follows from the data sheet. The excess is time that multiprocessors spend on something else
+than the bound's resource, so it follows their number and clock; an operation that lasts a few microseconds
+does not fill them, and follows the clock alone. Then a constant for the bound and one for the excess of each
+class of work, and three for what data sheets do not say: how well vector units are fed, by how many of them
+share a multiprocessor, and how far a clock sinks on a card with little power for its architecture.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+
+import numpy as np
+from numpy.typing import NDArray
+
+from laptime import hardware
+from laptime.estimate.features import TYPES, Work
+from laptime.hardware import Device
+from laptime.model import Operation
+
+Floats = NDArray[np.float64]
+
+# SHORT_US (of 5 to 200) and POWER_SLACK (of 0.7 to 1) were chosen by the errors of devices left out.
+SHORT_US = 10.0  # an operation of this time fills half of the multiprocessors, in the logarithm of its excess
+NARROW, WIDE = 96, 160  # vector units of a multiprocessor: below are 64, above Kepler's 192
+POWER_SLACK = 0.75  # of its architecture's usual watts for a FLOP/s: with that much the clock holds
+TENSOR, MATRIX, VECTOR = "tensor", "matrix", "vector"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Constants:
+    """What was fitted. A class of work missing from a table has 1."""
+
+    bound: Mapping[str, float]  # times the bound
+    excess: Mapping[str, float]  # times the excess
+    narrow: float = 1.0  # times the bound of vector units, where few of them share a multiprocessor
+    wide: float = 1.0  # the same where many do
+    throttle: float = 0.0  # power of (usual watts for a FLOP/s / those of the card) that computing slows by
+
+
+# Fitted by `python -m benchmarks.data_sheet REFERENCE --constants` to 567 steps on 24 GPUs; the errors in
+# docs/prediction.md are of constants fitted without the device in question.
+GPU = Constants(
+    bound={
+        "batch norm": 2.72,
+        "convolution, tensor": 1.07,
+        "convolution, vector": 1.6,
+        "depthwise": 0.92,
+        "memory": 1.11,
+        "product, matrix": 1.24,
+        "product, tensor": 1.01,
+        "product, vector": 1.44,
+        "winograd, vector": 0.38,  # 3x3 convolutions: Winograd's algorithm multiplies 2.25 times less
+    },
+    excess={
+        "batch norm": 0.36,  # in bf16 the H200's is nine times its bound, others' is not
+        "convolution, tensor": 0.9,
+        "convolution, vector": 0.33,
+        "depthwise": 0.7,
+        "memory": 0.38,
+        "product, matrix": 1.31,
+        "product, tensor": 1.52,
+        "product, vector": 0.49,
+        "winograd, vector": 1.32,
+    },
+    narrow=0.81,
+    wide=2.25,
+    throttle=1.03,
+)
+# The same command, to 94 forward passes on two CPUs, batch 1, networks compiled: nothing better is published.
+CPU = Constants(
+    bound={
+        "convolution, vector": 1.77,
+        "depthwise": 1.22,
+        "memory": 3.0,
+        "product, vector": 2.53,
+        "winograd, vector": 2.68,
+    },
+    excess={},
+)
+# Where kernels starve as on an H200: its own architecture, or at least its bandwidth. There nothing is to
+# be corrected but AMD's products. No measurement of such a device yet.
+_AMD = "product, matrix"
+SAME = Constants(bound={_AMD: GPU.bound[_AMD]}, excess={_AMD: GPU.excess[_AMD]}, throttle=GPU.throttle)
+
+
+# Of which steps were compared with what came out; elsewhere nobody knows how right it is.
+COMPARED = (
+    *("kepler", "maxwell", "pascal", "volta", "turing", "ampere", "ada", "blackwell"),
+    *("cdna", "cdna2", "cascade-lake", "alder-lake"),
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Parts:
+    """Operations on a device before any constant, each in microseconds."""
+
+    classes: tuple[str, ...]
+    compute_us: Floats
+    memory_us: Floats
+    excess_us: Floats
+
+    def times_us(self, constants: Constants, traits: Traits) -> Floats:
+        """How long each operation takes."""
+        slowed = traits.power**-constants.throttle
+        fed = {NARROW: constants.narrow, WIDE: constants.wide, None: 1.0}[traits.units]
+        feeding = {name: fed if name.endswith(VECTOR) else 1.0 for name in set(self.classes)}
+        compute = self.compute_us * np.array([feeding[name] for name in self.classes]) * slowed
+        bound = np.array([constants.bound.get(name, 1.0) for name in self.classes])
+        excess = np.array([constants.excess.get(name, 1.0) for name in self.classes])
+        times: Floats = bound * np.maximum(compute, self.memory_us) + excess * self.excess_us * slowed
+        return times
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Traits:
+    """What sets a device apart, beyond its peaks and its bandwidth."""
+
+    power: float  # watts for a FLOP/s over the architecture's usual ones; 1 where there is enough
+    units: int | None  # NARROW, WIDE, or neither
+    clock: float  # of the H200 over that of the device
+    multiprocessors: float  # the same of their number
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shares:
+    """A device by its data sheet."""
+
+    device: Device
+    traits: Traits
+    constants: Constants
+
+    @property
+    def compared(self) -> bool:
+        """Whether a device of its architecture, and with such memory, was ever compared."""
+        return self.device.architecture in COMPARED and self.constants is not SAME
+
+    def times_us(self, sorts: Sequence[str], works: Sequence[Work], measured_us: Floats) -> Floats:
+        """Microseconds on the device, from those on an H200; `sorts` are those of `sort_of`."""
+        return parts(self.device, self.traits, sorts, works, measured_us).times_us(
+            self.constants, self.traits
+        )
+
+
+def shares(device: Device) -> Shares:
+    """What is known of a device that was never calibrated."""
+    constants = CPU if device.kind == "cpu" else SAME if _like_h200(device) else GPU
+    return Shares(device=device, traits=traits(device), constants=constants)
+
+
+def sort_of(operation: Operation, work: Work, mode: str) -> str:
+    """The sort of a kernel, the same on every device; a convolution's bias is a kernel by itself."""
+    if work.kind.startswith("convolution"):
+        sizes = operation.sizes
+        if 1 < sizes["g"] >= sizes["c"]:
+            return "depthwise"
+        # What Winograd's algorithm, or FFTs, can do with fewer multiplications.
+        small = sizes["g"] == 1 and sizes["k"] == 3 and sizes["s"] == 1
+        return "winograd" if small else "convolution"
+    if work.kind in ("mm", "bmm") or work.kind.startswith(("attention", "recurrent")):
+        return "product"
+    if work.kind.startswith("batch_norm"):
+        # With fixed statistics it is elementwise; the sweep of the H200 has it in training only.
+        return "batch norm" if mode == "training" else "fixed norm"
+    return "memory"
+
+
+def traits(device: Device) -> Traits:
+    """From the figures of a data sheet; what it lacks is taken to be as on the H200."""
+    h200 = _h200()
+    cycles = 0.0
+    if device.sms and device.clock_mhz and device.fp32:
+        cycles = device.sms * device.clock_mhz * 1e6
+    lanes = device.fp32 * 1e12 / (2 * cycles) if cycles and device.fp32 else 128.0
+    nvidia = device.kind == "gpu" and device.fp32_matrix is None
+    units = NARROW if lanes < NARROW else WIDE if lanes > WIDE else None
+    return Traits(
+        power=_power(device),
+        units=units if nvidia else None,
+        clock=(h200.clock_mhz or 1.0) / device.clock_mhz if cycles and device.clock_mhz else 1.0,
+        multiprocessors=(h200.sms or 1) / device.sms
+        if cycles and device.sms
+        else h200.memory_bandwidth / device.memory_bandwidth,
+    )
+
+
+def parts(
+    device: Device, traits: Traits, sorts: Sequence[str], works: Sequence[Work], measured_us: Floats
+) -> Parts:
+    """The bounds on the device, and the excess over the bound on an H200, scaled to the device."""
+    flops = np.array([one.flops for one in works], float)
+    moved = np.array([one.bytes for one in works], float)
+    names = [TYPES.get(one.multiplies_in, "fp32") for one in works]
+    here, there = _peaks(device), _peaks(_h200())
+    compute_us = flops / np.array([here[name] for name in names]) * 1e6
+    memory_us = moved / device.memory_bandwidth * 1e6
+    on_h200 = np.maximum(
+        flops / np.array([there[name] for name in names]) * 1e6, moved / _h200().memory_bandwidth * 1e6
+    )
+    fills = measured_us / (measured_us + SHORT_US)
+    excess_us = np.maximum(0.0, measured_us - on_h200) * traits.clock * traits.multiprocessors**fills
+    known = np.array([sort != "fixed norm" for sort in sorts]) if device.kind == "gpu" else False
+    return Parts(
+        classes=tuple(_class(device, sort, name) for sort, name in zip(sorts, names, strict=True)),
+        compute_us=compute_us,
+        memory_us=memory_us,
+        excess_us=np.where(known, excess_us, 0.0),
+    )
+
+
+def _class(device: Device, sort: str, precision: str) -> str:
+    """The sort, and for matrix work the units that do it: their kernels reach unlike shares."""
+    if sort == "fixed norm":
+        return "memory"
+    if sort in ("memory", "batch norm", "depthwise"):
+        return sort
+    units = _units(device, precision)
+    if units != VECTOR and sort == "winograd":
+        sort = "convolution"
+    if units == MATRIX and sort == "convolution":
+        units = TENSOR  # nothing is known of AMD's
+    return f"{sort}, {units}"
+
+
+def _units(device: Device, precision: str) -> str:
+    figure = device.peak_of(precision).figure
+    return {"fp32": VECTOR, "fp16_vector": VECTOR, "fp32_matrix": MATRIX}.get(figure, TENSOR)
+
+
+def _peaks(device: Device) -> dict[str, float]:
+    return {name: device.peak(name) for name in TYPES.values()}
+
+
+def _like_h200(device: Device) -> bool:
+    h200 = _h200()
+    return device.architecture == h200.architecture or device.memory_bandwidth >= h200.memory_bandwidth
+
+
+def _power(device: Device) -> float:
+    usual = _usual_power(device.architecture)
+    if device.kind == "cpu" or not device.tdp_w or not device.fp32 or usual is None:
+        return 1.0
+    return min(1.0, device.tdp_w / device.fp32 / usual / POWER_SLACK)
+
+
+@cache
+def _usual_power(architecture: str | None) -> float | None:
+    """Watts for 10¹² FLOP/s of fp32: the median of the catalog's GPUs of that architecture."""
+    found = [
+        one.tdp_w / one.fp32
+        for one in hardware.devices()
+        if one.kind == "gpu" and one.architecture == architecture and one.tdp_w and one.fp32
+    ]
+    return statistics.median(found) if found else None
+
+
+@cache
+def _h200() -> Device:
+    return hardware.device("h200")

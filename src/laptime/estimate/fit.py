@@ -1,0 +1,133 @@
+"""Fits a calibration to a sweep: boosted trees on the logarithm of time over its bound, kind by kind."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from laptime.errors import MissingExtra
+from laptime.estimate.calibration import SPARE, Calibration
+from laptime.estimate.forest import Forest
+from laptime.estimate.timed_ops import Timed
+
+FEWEST = 20  # rows that are worth a model
+SMEARED, FOLDS = 100, 3  # rows whose errors are worth an average
+_LIBRARY = ("convolution", "recurrent", "attention")  # kinds of cuDNN and the like
+SAFE = 0.9  # quantile of a workspace: what does not fit costs more than what was left free
+
+
+def fit(
+    rows: Iterable[Timed],
+    *,
+    device: str,
+    peaks: Mapping[str, float],
+    bandwidth: float,
+    facts: Mapping[str, Any] | None = None,
+) -> Calibration:
+    """A calibration from timed operations."""
+    groups: dict[tuple[str, str], list[Timed]] = defaultdict(list)
+    for row in rows:
+        groups[row.work.kind, row.work.dtype].append(row)
+    bare = Calibration(device=device, peaks=peaks, bandwidth=bandwidth, forests={}, facts=facts or {})
+    enough = {key: found for key, found in groups.items() if len(found) >= FEWEST}
+    return replace(
+        bare,
+        forests={key: _times(found, bare) for key, found in enough.items()},
+        workspaces={key: grown for key, found in enough.items() if (grown := _workspaces(found))},
+        host_us={f"{kind}/{dtype}": _host(found) for (kind, dtype), found in groups.items()},
+    )
+
+
+def _times(found: Sequence[Timed], bare: Calibration) -> Forest:
+    return _grown(
+        np.array([row.work.vector for row in found]),
+        np.log([row.device_us / bare.bound_us(row.work) for row in found]),
+    )
+
+
+def _workspaces(found: Sequence[Timed]) -> Forest | None:
+    """Of kinds whose library computes in memory of its own; relative to what the operation moves."""
+    told = [row for row in found if row.workspace is not None and row.work.kind.startswith(_LIBRARY)]
+    if len(told) < FEWEST or np.quantile([row.workspace for row in told], SAFE) < SPARE:
+        return None
+    targets = [np.log(((row.workspace or 0) + SPARE) / (row.work.bytes + SPARE)) for row in told]
+    model = _model(len(told), loss="quantile", quantile=SAFE)
+    return _as_arrays(model.fit(np.array([row.work.vector for row in told]), np.array(targets)))
+
+
+def _host(found: Sequence[Timed]) -> tuple[float, float]:
+    """Microseconds to hand one over: fixed, and for each kernel after the first that waits for another."""
+    host = np.array([row.host_us for row in found])
+    further = np.array([row.work.serial - 1.0 for row in found])
+    if not further.any():
+        return float(np.median(host)), 0.0
+    fixed, each = np.linalg.lstsq(np.c_[np.ones(len(found)), further], host, rcond=None)[0]
+    return max(0.0, float(fixed)), max(0.0, float(each))
+
+
+def _grown(rows: Any, targets: Any) -> Forest:
+    """Boosted trees, moved so that sums come out right: those of exp(a mean of logarithms) do not."""
+    forest = _as_arrays(_model(len(rows)).fit(rows, targets))
+    if len(rows) < SMEARED:
+        return forest
+    # Duan's smearing estimate (1983), of errors on rows that a model has not seen.
+    fold = np.random.default_rng(0).integers(0, FOLDS, len(rows))
+    missed = np.concatenate(
+        [
+            targets[fold == one]
+            - _model(len(rows)).fit(rows[fold != one], targets[fold != one]).predict(rows[fold == one])
+            for one in range(FOLDS)
+        ]
+    )
+    return replace(forest, start=forest.start + float(np.log(np.mean(np.exp(np.clip(missed, -1, 1))))))
+
+
+def _model(count: int, **loss: Any) -> Any:
+    try:
+        from sklearn.ensemble import HistGradientBoostingRegressor  # type: ignore[import-untyped]
+    except ImportError:
+        raise MissingExtra("scikit-learn", "calibrate") from None
+    many = count > 2000
+    return HistGradientBoostingRegressor(
+        max_iter=400 if many else 150,
+        learning_rate=0.06,
+        max_leaf_nodes=31 if many else 15,
+        min_samples_leaf=6 if many else 4,
+        l2_regularization=0.1,
+        random_state=0,
+        **loss,
+    )
+
+
+def _rounded_up(thresholds: Any) -> Any:
+    """In half the space. Thresholds are values of the sweep itself, which must stay on their left."""
+    small = thresholds.astype(np.float32)
+    return np.where(small < thresholds, np.nextafter(small, np.float32(np.inf)), small)
+
+
+def _as_arrays(model: Any) -> Forest:
+    """The trees of scikit-learn's model; every leaf points at itself, so that all paths are equally long."""
+    trees = [found[0].nodes for found in model._predictors]
+    most = max(map(len, trees))
+
+    def table(name: str, kind: Any) -> Any:
+        made = np.zeros((len(trees), most), kind)
+        for row, nodes in enumerate(trees):
+            made[row, : len(nodes)] = nodes[name]
+        return made
+
+    leaf = table("is_leaf", bool)
+    itself = np.broadcast_to(np.arange(most, dtype=np.int16), leaf.shape)
+    return Forest(
+        start=float(np.ravel(model._baseline_prediction)[0]),
+        feature=np.where(leaf, 0, table("feature_idx", np.int16)),
+        threshold=_rounded_up(table("num_threshold", np.float64)),
+        left=np.where(leaf, itself, table("left", np.int16)),
+        right=np.where(leaf, itself, table("right", np.int16)),
+        value=np.where(leaf, table("value", np.float32), 0).astype(np.float32),
+        depth=int(max(nodes["depth"].max() for nodes in trees)),
+    )

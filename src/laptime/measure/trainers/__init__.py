@@ -1,1 +1,0 @@
-"""Callbacks for other people's trainers: Lightning and transformers."""

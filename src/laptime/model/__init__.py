@@ -1,0 +1,31 @@
+"""The values that everything shares: accounts, steps, layers, operations, predictions, statistics."""
+
+from laptime.model.accounts import ACCOUNTS, COMPUTE, Account, How, Phase, Stage
+from laptime.model.layers import LOSS_LAYER, OTHER_LAYER, KernelTime, Layer, LayerTime
+from laptime.model.operation import Operation
+from laptime.model.statistics import Noise, Statistics, ratio_interval, summarize
+from laptime.model.step import Step
+from laptime.model.workload import Memory, Optimizer, Workload
+
+__all__ = [
+    "ACCOUNTS",
+    "COMPUTE",
+    "LOSS_LAYER",
+    "OTHER_LAYER",
+    "Account",
+    "How",
+    "KernelTime",
+    "Layer",
+    "LayerTime",
+    "Memory",
+    "Noise",
+    "Operation",
+    "Optimizer",
+    "Phase",
+    "Stage",
+    "Statistics",
+    "Step",
+    "Workload",
+    "ratio_interval",
+    "summarize",
+]

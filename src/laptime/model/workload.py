@@ -1,0 +1,128 @@
+"""A step's operations and the memory it needs; saved as JSON, and read where there is no torch."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from laptime.errors import WorkloadError
+from laptime.model.accounts import Phase
+from laptime.model.operation import Operation
+
+VERSION = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Memory:
+    """Bytes that tensors take, as read off one step."""
+
+    parameters: int
+    gradients: int
+    buffers: int
+    state: int  # of the optimizer
+    inputs: int
+    activations: int  # alive when the backward pass begins, beyond all of the above
+    peak: int  # the most that is alive at once, without what libraries need to work in
+
+    @property
+    def static(self) -> int:
+        """What stays from step to step."""
+        return self.parameters + self.buffers + self.state
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Optimizer:
+    """How parameters are updated: values kept for each of them, and tensors passed over."""
+
+    name: str
+    state_values: int  # for each parameter
+    passes: int  # reads and writes of a tensor of the parameters' size
+    temporaries: int  # tensors of the parameters' size that live during the update
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Workload:
+    """What one step of a network asks of any machine."""
+
+    network: str
+    batch: int
+    precision: str  # fp32, bf16 or fp16: of autocast
+    mode: str  # training or inference
+    parameters: int
+    tensors: int  # trainable parameters as tensors: what an optimizer goes through
+    sample_bytes: int  # of one input sample
+    layers: tuple[str, ...]  # in the order of their first calls
+    operations: tuple[Operation, ...]
+    memory: Memory
+    notes: tuple[str, ...] = ()  # what had to be assumed
+
+    @property
+    def flops(self) -> int:
+        """Of the whole step."""
+        return sum(one.flops for one in self.operations)
+
+    def phase(self, phase: Phase) -> tuple[Operation, ...]:
+        """The operations of a phase."""
+        return tuple(one for one in self.operations if one.phase is phase)
+
+    @property
+    def uncovered(self) -> dict[str, float]:
+        """Operations without a formula of their own, with their share of the bytes moved."""
+        whole = sum(one.moved for one in self.operations) or 1
+        found: dict[str, float] = {}
+        for one in self.operations:
+            if not one.covered:
+                found[one.name] = found.get(one.name, 0.0) + one.moved / whole
+        return dict(sorted(found.items(), key=lambda pair: -pair[1]))
+
+    def document(self) -> dict[str, Any]:
+        """As JSON takes it."""
+        return {
+            "laptime_workload": VERSION,
+            **{name: getattr(self, name) for name in self.__slots__},
+            "operations": [one.document() for one in self.operations],
+            "memory": asdict(self.memory),
+        }
+
+    @classmethod
+    def of(cls, document: Any, where: str = "it") -> Workload:
+        """From what `document` gave; `where` it came from, for whoever has to mend it."""
+        if not isinstance(document, dict) or "laptime_workload" not in document:
+            raise WorkloadError(
+                f"{where} is no workload; `laptime predict NETWORK --save FILE` and Workload.save make one"
+            )
+        version = document["laptime_workload"]
+        if version != VERSION:
+            raise WorkloadError(f"{where} has version {version}, this laptime reads {VERSION}; trace it anew")
+        try:
+            fields = {"notes": (), **{name: document[name] for name in cls.__slots__ if name in document}}
+            return cls(
+                **fields
+                | {
+                    "layers": tuple(fields["layers"]),
+                    "notes": tuple(fields["notes"]),
+                    "operations": tuple(Operation.of(one) for one in fields["operations"]),
+                    "memory": Memory(**fields["memory"]),
+                }
+            )
+        except (KeyError, TypeError, ValueError) as error:
+            raise WorkloadError(f"{where} is damaged ({error}); trace it anew") from None
+
+    def save(self, path: str | Path) -> None:
+        """Write it as JSON."""
+        Path(path).write_text(json.dumps(self.document()), encoding="utf-8")
+
+    @classmethod
+    def load(cls, path: str | Path) -> Workload:
+        """Read what `save` wrote."""
+        try:
+            document = json.loads(Path(path).read_text(encoding="utf-8"))
+        except OSError as error:
+            raise WorkloadError(f"{path} cannot be read ({error.strerror}); give a saved workload") from None
+        except ValueError:
+            raise WorkloadError(
+                f"{path} is no workload; `laptime predict NETWORK --save FILE` and Workload.save make one"
+            ) from None
+        return cls.of(document, str(path))

@@ -1,0 +1,210 @@
+"""Which steps get layer marks: as many as keep what marks cost a whole run within the budget.
+
+The price of a marked step is the higher of two: its marks by their number, and what marked steps were found
+to take beside their bare neighbours. It rises at once and falls slowly, and it counts for all marked steps
+so far, so what was spent too early is saved later. Steps are drawn by chance, not every n-th: a period would
+lock onto gradient accumulation or logging and compare unlike steps. Only the first few are marked anyway.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import deque
+from collections.abc import Hashable
+from dataclasses import dataclass
+
+import numpy as np
+
+from laptime.recorder.overhead import Pairs
+
+LARGEST_SHARE = 0.9  # some steps stay bare, or there would be nothing to compare with
+FIRST_SHARE = 0.05  # until the marks of a first step have been counted
+SMALLEST_SHARE = 0.01  # of cheap marks, where the accounts alone use up the budget
+WINDOW = 512
+REVIEW_EVERY = 32
+TRICKLE = 0.1  # of the budget: goes on where too much was spent, so that no part of a run stays dark
+FALL = 0.75  # of the price, from one review to the next
+EARLY = 2  # steps of each stage that are marked in any case, the first step not among them
+WIDEST = 0.2  # an interval of ±10 points; a wider one does not tell a cost
+BELIEVED = 5  # times what was counted: what a noisy measurement may say
+# What a layer's mark takes beside the stamp, where hooks are put on for one step: the hook itself, a module's
+# slower call, the node's hook; and for the step, the walk of the graph. From networks of 2 to 50 layers, CPU.
+HOOK_S, ARMING_S = 6e-6, 30e-6
+USUAL_ACCOUNTS = 10  # marks of a bare step, before one was seen
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Overhead:
+    """What layer marks cost: the ratio of a marked to a bare step's time, and how it is known.
+
+    how        measured: beside bare neighbours; estimated: by the number of marks, with too few steps to
+               compare; unknown: compared, but with an interval too wide or wholly below 1. Then no ratio.
+    low, high  95 % interval of what was measured, also where that is not believed
+    estimated  by the number of marks, always
+    """
+
+    ratio: float | None
+    low: float
+    high: float
+    how: str
+    instrumented_steps: int
+    bare_steps: int
+    pairs: int
+    estimated: float | None
+
+
+class Budget:
+    """Draws the steps to instrument and reviews the share against what marks were found to cost."""
+
+    def __init__(
+        self, budget: float, *, every_step: bool = False, never: bool = False, seed: int = 0
+    ) -> None:
+        self.budget = budget
+        self.every_step = every_step and not never
+        self.never = never
+        self.share = 0.0 if never else 1.0 if every_step else FIRST_SHARE
+        self.mark_s = 0.0  # host seconds per mark
+        self.hook_s = HOOK_S  # and what a layer's takes beside it
+        self._random = random.Random(seed)
+        self._walls: dict[bool, deque[float]] = {True: deque(maxlen=WINDOW), False: deque(maxlen=WINDOW)}
+        self._marks = {True: 0, False: 0}
+        self._counts = {True: 0, False: 0}
+        self._pairs = Pairs()
+        self._shortest_s = 0.0
+        self._price_s = 0.0  # of a marked step
+        self._elapsed_s = 0.0
+        self._offered = self._drawn = 0
+        self._terms = (self.share, 0.0, 0.0)  # share, steps more than that, trickle: changed in one go
+
+    def stop(self) -> None:
+        """No step carries layer marks any more."""
+        self.never, self.every_step, self.share = True, False, 0.0
+
+    def price(self, marks: int) -> float:
+        """Host seconds that so many marks take."""
+        return (self.mark_s + self.hook_s) * marks
+
+    # -- drawing: the training thread --------------------------------------------------------------------
+
+    def draw(self, *, early: bool = False) -> bool:
+        """Whether the next step carries layer marks; an `early` one does in any case."""
+        if self.every_step or self.never:
+            return self.every_step
+        self._offered += 1
+        share, more, trickle = self._terms
+        chance = self._random.random()
+        if not early:
+            if chance >= share:
+                return False
+            if chance >= trickle and self._drawn >= share * self._offered + more + EARLY:
+                return False
+        self._drawn += 1
+        return True
+
+    def glance(self, wall_s: float, *, marks: int, instrumented: bool) -> None:
+        """A first idea from one of the first steps, long before its books are closed.
+
+        By the shortest of them: a step that warmed up would make marks look cheap.
+        """
+        self._marks[instrumented] = marks
+        self._shortest_s = min(wall_s, self._shortest_s or wall_s)
+        if self._marks[True] and not self._counts[True] and self._shortest_s > 0:
+            self._price_s = 0.0
+            self._spend(self._shortest_s)
+
+    # -- reviewing: the thread that closes the books -----------------------------------------------------
+
+    def observe(self, wall_s: float, *, instrumented: bool, marks: int = 0, kind: Hashable = None) -> None:
+        """Take in a finished training step. Only steps of one `kind` are compared with each other."""
+        self._walls[instrumented].append(wall_s)
+        self._marks[instrumented] = marks
+        self._counts[instrumented] += 1
+        self._elapsed_s += wall_s
+        if self.every_step or self.never:
+            return
+        self._pairs.take(wall_s, instrumented=instrumented, kind=kind)
+        seen = self._counts[True] + self._counts[False]
+        if seen % REVIEW_EVERY == 0 or seen <= EARLY:
+            self._spend(self._typical_s())
+
+    def _spend(self, typical_s: float) -> None:
+        """Spend on layers what the accounts, kept on every step, leave of the budget."""
+        if typical_s <= 0 or not (self._counts[True] or self._marks[True]):
+            return
+        price_s = self._price_s = max(self._found_s(), FALL * self._price_s)
+        self.share = self._affordable(typical_s, 1, price_s)
+        # Time that has gone by counts as it was: marks cost as many seconds in a longer step.
+        steps = self._counts[True] + self._counts[False]
+        so_far = self._affordable(self._elapsed_s, steps, price_s)
+        trickle = min(SMALLEST_SHARE, TRICKLE * self.share)
+        self._terms = (self.share, so_far - self.share * steps, trickle)
+
+    def _affordable(self, seconds: float, steps: int, each_s: float) -> float:
+        """How many of these steps may be marked, at so many seconds each."""
+        if each_s <= 0:
+            return LARGEST_SHARE * steps
+        whole = self.budget * seconds / each_s
+        left = whole - self.mark_s * self._account_marks() * steps / each_s
+        return min(LARGEST_SHARE * steps, whole, max(SMALLEST_SHARE * steps, left))
+
+    def _found_s(self) -> float:
+        """The higher of the two prices. Noise can make marks seem dear: far off the count it must be sure."""
+        counted_s = self._layer_marks_s()
+        careful_s, sure_s = self._pairs.cost_s() or (0.0, 0.0)
+        return max(counted_s, min(careful_s, BELIEVED * counted_s), sure_s)
+
+    def _typical_s(self) -> float:
+        walls = self._walls[False] or self._walls[True]
+        return float(np.median(walls)) if walls else 0.0
+
+    def _account_marks(self) -> int:
+        return self._marks[False] or USUAL_ACCOUNTS
+
+    def _layer_marks_s(self) -> float:
+        """Host seconds of a step's layer marks, by their number."""
+        marks = max(0, self._marks[True] - self._account_marks())
+        return (self.mark_s + self.hook_s) * marks + ARMING_S if self.mark_s else 0.0
+
+    # -- what it came to ---------------------------------------------------------------------------------
+
+    def overhead(self) -> Overhead | None:
+        """The cost of a marked step; None where nothing tells it."""
+        by_number = self._by_number()
+        interval = self._pairs.interval()
+        if interval is None:
+            if by_number is None:
+                return None
+            ratio, low, high, how = by_number, by_number, by_number, "estimated"
+        else:
+            ratio, low, high = interval
+            how = "measured" if high >= 1.0 and high - low <= WIDEST else "unknown"
+        return Overhead(
+            ratio=ratio if how != "unknown" else None,
+            low=low,
+            high=high,
+            how=how,
+            instrumented_steps=self._counts[True],
+            bare_steps=self._counts[False],
+            pairs=self._pairs.count,
+            estimated=by_number,
+        )
+
+    def _by_number(self) -> float | None:
+        typical_s = self._typical_s()
+        if not self._counts[True] or not self.mark_s or typical_s <= 0:
+            return None
+        if not self._walls[False]:  # hooks stay on, and all marks of a step are a recorder's
+            return 1.0 + self.mark_s * self._marks[True] / typical_s
+        return 1.0 + self._layer_marks_s() / typical_s
+
+    def paid(self) -> dict[str, float | str | None]:
+        """What the training paid for its layer times: the marked share of its steps times their cost."""
+        trained = self._counts[True] + self._counts[False]
+        marked = self._counts[True] / trained if trained else 0.0
+        found = self.overhead()
+        if found is None:
+            return {"marked_share": marked, "paid": 0.0 if not marked else None, "paid_how": "estimated"}
+        measured = found.how == "measured"
+        ratio = found.ratio if measured else found.estimated
+        cost = marked * max(0.0, ratio - 1.0) if ratio is not None else None
+        return {"marked_share": marked, "paid": cost, "paid_how": "measured" if measured else "estimated"}

@@ -1,0 +1,325 @@
+"""The division of a network into layers, at four granularities.
+
+Which modules are called cannot be known without calling them, so a division starts with *candidates* and is
+resolved after the first forward pass: a candidate that was never called (an attention projection used
+functionally) hands its parameters to its nearest called ancestor, which becomes a layer in its place.
+"""
+
+from __future__ import annotations
+
+import difflib
+import weakref
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import nn
+from torch.nn.modules.loss import _Loss
+from torch.nn.utils.parametrize import is_parametrized, type_before_parametrizations
+
+from laptime.errors import UnknownGranularity
+from laptime.model import Layer
+from laptime.recorder.module_calls import compiled_call
+
+Granularity = str | int | Mapping[str, str | Sequence[str]]
+
+
+GONE = nn.Module()
+
+
+@dataclass(slots=True, eq=False)
+class Unit:
+    """A module that may prove to be a layer."""
+
+    index: int
+    name: str
+    path: str
+    reference: weakref.ref[nn.Module]
+    network: int
+    candidate: bool
+    compiled: bool
+    shared: bool = False  # it is part of another network too, and belongs to that one
+    entry: bool = False  # its calls are forward passes: the root, or a part that is called by itself
+    parent: Unit | None = None
+    called: bool = False
+    is_layer: bool = False
+    owner: Unit | None = None  # the layer that takes this unit's time and parameters along
+    leader: Unit | None = None  # the first of a group that a mapping puts under one name
+
+    @property
+    def module(self) -> nn.Module:
+        """The module; an empty one once the script has let go of it: no recording keeps a network alive."""
+        module = self.reference()
+        return GONE if module is None else module
+
+    @property
+    def layer(self) -> int:
+        """The index under which this unit's time and parameters are kept when it is a layer."""
+        return self.index if self.leader is None else self.leader.index
+
+
+def is_compiled(module: nn.Module) -> bool:
+    """Whether calling this module enters a region that torch.compile owns: hooks inside it never fire."""
+    return hasattr(module, "_torchdynamo_orig_callable") or compiled_call(module) is not None
+
+
+def walk(module: nn.Module, path: str = "") -> Iterator[tuple[str, nn.Module, str | None]]:
+    """(path, module, parent's path) of every module, each once, not entering compiled regions."""
+    seen: set[int] = set()
+    stack: list[tuple[str, nn.Module, str | None]] = [(path, module, None)]
+    while stack:
+        here, current, parent = stack.pop()
+        if id(current) in seen:
+            continue
+        seen.add(id(current))
+        yield here, current, parent
+        if not is_compiled(current):
+            hidden = getattr(current, "parametrizations", None) if is_parametrized(current) else None
+            children = [
+                (f"{here}.{name}" if here else name, child, here)
+                for name, child in current.named_children()
+                if child is not hidden  # what computes a weight is part of the layer that has the weight
+            ]
+            stack.extend(reversed(children))
+
+
+def own_parameters(module: nn.Module, *, recurse: bool = False) -> Iterator[nn.Parameter]:
+    """A module's own parameters, those that its weights are computed from among them."""
+    yield from module.parameters(recurse=recurse)
+    if not recurse and is_parametrized(module):
+        yield from module.parametrizations.parameters()  # type: ignore[union-attr]
+
+
+def _owns_matrix(module: nn.Module) -> bool:
+    return any(_is_lazy(parameter) or parameter.dim() >= 2 for parameter in own_parameters(module))
+
+
+def _is_lazy(parameter: torch.Tensor) -> bool:
+    """Whether its shape is known only after the first call: torch refuses every question about it."""
+    return isinstance(parameter, nn.parameter.UninitializedParameter)
+
+
+def _is_leaf(module: nn.Module) -> bool:
+    return next(module.children(), None) is None or (
+        is_parametrized(module) and len(list(module.children())) == 1
+    )
+
+
+def _never_called(module: nn.Module) -> bool:
+    return isinstance(module, nn.ModuleList | nn.ModuleDict | nn.ParameterList | nn.ParameterDict)
+
+
+class Division:
+    """One network's units, in the order of the module tree; layers once resolved."""
+
+    def __init__(
+        self, root: nn.Module, *, granularity: Granularity, network: int, prefix: str, first: int
+    ) -> None:
+        self._root = weakref.ref(root)
+        self._described: dict[int, Layer] = {}
+        self.units: list[Unit] = []
+        self.calls: list[Unit] = []  # in the order of their first calls
+        self._called: set[int] = set()
+        self._resolved_calls = 0
+        by_path: dict[str | None, Unit] = {}
+        leaders: dict[str, Unit] = {}
+        named = candidates(root, granularity)
+        for path, module, parent in walk(root):
+            compiled = is_compiled(module)
+            name = named.get(path) or path or f"({type(_original(module)).__name__})"
+            unit = Unit(
+                index=first + len(self.units),
+                name=prefix + name,
+                path=path,
+                reference=weakref.ref(module),
+                network=network,
+                candidate=path in named or compiled,
+                compiled=compiled,
+                parent=by_path.get(parent),
+            )
+            group = named.get(path)
+            if group is not None and leaders.setdefault(group, unit) is not unit:
+                unit.leader = leaders[group]
+            by_path[path] = unit
+            self.units.append(unit)
+        self.resolved = False
+
+    @property
+    def root(self) -> nn.Module:
+        """The network; an empty module once it is gone."""
+        root = self._root()
+        return GONE if root is None else root
+
+    def call(self, unit: Unit) -> None:
+        """A unit was called; only its first call counts."""
+        if unit.index not in self._called:
+            self._called.add(unit.index)
+            self.calls.append(unit)
+
+    def resolve(self) -> None:
+        """Decide the layers from the calls seen so far, and who takes along whom. May be repeated."""
+        if self.resolved and len(self.calls) == self._resolved_calls:
+            return
+        self._resolved_calls = len(self.calls)
+        for unit in self.calls:
+            unit.called = True
+        for unit in self.units:
+            unit.is_layer = unit.candidate and unit.called
+        for unit in self.units:
+            if unit.candidate and not unit.called and not unit.shared and has_parameters(unit.module):
+                self._promote_ancestor(unit)
+        for unit in self.units:
+            if unit.is_layer and unit.leader is not None:
+                unit.leader.is_layer = True
+        if not any(unit.is_layer for unit in self.units):
+            self.units[0].is_layer = True  # a network without weights is one layer: itself
+        self._assign_owners()
+        self.resolved = True
+
+    def _promote_ancestor(self, unit: Unit) -> None:
+        ancestor = unit.parent
+        while ancestor is not None and not ancestor.called:
+            ancestor = ancestor.parent
+        if ancestor is not None:
+            ancestor.is_layer = True
+
+    def _assign_owners(self) -> None:
+        """A layer takes along what runs until the next layer starts."""
+        current: Unit | None = None
+        first: Unit | None = next((unit for unit in self.calls if unit.is_layer), None)
+        owners: dict[int, Unit | None] = {}
+        for unit in self.calls:
+            current = unit if unit.is_layer else current
+            owners.setdefault(unit.index, current or first)
+        previous = first
+        for unit in self.units:
+            unit.owner = owners.get(unit.index) or _called_ancestor_owner(unit, owners) or previous
+            previous = unit.owner
+
+    def _first_calls(self) -> dict[int, int]:
+        return {unit.index: rank for rank, unit in reversed(list(enumerate(self.calls)))}
+
+    def _first_layer_calls(self) -> dict[int, int]:
+        return {unit.layer: rank for rank, unit in reversed(list(enumerate(self.calls)))}
+
+    def layers(self) -> list[Unit]:
+        """The layers, in the order in which they were first called."""
+        order = self._first_layer_calls()
+        found = [unit for unit in self.units if unit.is_layer and unit.leader is None]
+        return sorted(found, key=lambda unit: order.get(unit.index, len(order)))
+
+    def parameters_by_layer(self, claimed: set[int]) -> dict[int, list[torch.Tensor]]:
+        """Parameters of each layer by unit index; a tied parameter belongs to its first user.
+
+        `claimed` holds the ids of those that have an owner, in this network or in one before it.
+        """
+        order = self._first_calls()
+        first_user = sorted(self.units, key=lambda unit: order.get(unit.index, len(self.calls) + unit.index))
+        result: dict[int, list[torch.Tensor]] = {}
+        for unit in first_user:
+            owner = unit.owner.layer if unit.owner is not None else -1
+            for parameter in own_parameters(unit.module, recurse=unit.compiled):
+                if id(parameter) not in claimed and not _is_lazy(parameter):
+                    claimed.add(id(parameter))
+                    result.setdefault(owner, []).append(parameter)
+        return result
+
+    def describe(self, claimed: set[int]) -> dict[int, Layer]:
+        """The layers as plain values, by unit index."""
+        if self.root is not GONE:
+            owned = self.parameters_by_layer(claimed)
+            self._described = {
+                unit.index: describe(unit, owned.get(unit.index, [])) for unit in self.layers()
+            }
+        return self._described
+
+
+def describe(unit: Unit, parameters: Sequence[torch.Tensor]) -> Layer:
+    """A layer as a plain value."""
+    kind = type_before_parametrizations(_original(unit.module)).__name__
+    return Layer(
+        name=unit.name,
+        path=unit.path,
+        kind=f"compiled {kind}" if unit.compiled else kind,
+        parameters=sum(p.numel() for p in parameters),
+        parameter_bytes=sum(p.numel() * p.element_size() for p in parameters),
+        trainable=any(p.requires_grad for p in parameters) or not parameters,
+        compiled=unit.compiled,
+    )
+
+
+def _called_ancestor_owner(unit: Unit, owners: Mapping[int, Unit | None]) -> Unit | None:
+    ancestor = unit.parent
+    while ancestor is not None:
+        if ancestor.is_layer:
+            return ancestor
+        if ancestor.index in owners and ancestor.parent is not None:
+            return owners[ancestor.index]
+        ancestor = ancestor.parent
+    return None
+
+
+def _original(module: nn.Module) -> nn.Module:
+    original = getattr(module, "_orig_mod", module)
+    return original if isinstance(original, nn.Module) else module
+
+
+def has_parameters(module: nn.Module) -> bool:
+    """Whether a module is more than a metric or a criterion that lives in the module tree."""
+    return next(module.parameters(), None) is not None
+
+
+def candidates(root: nn.Module, granularity: Granularity) -> dict[str, str | None]:
+    """Paths that may become layers, each with a name of its own or None for its path."""
+    if granularity == "layer":
+        return {path: None for path, module, _ in walk(root) if _owns_matrix(module)}
+    if granularity == "module":
+        found = (
+            (path, module) for path, module, _ in walk(root) if _is_leaf(module) or _owns_parameter(module)
+        )
+        return {path: None for path, module in found if not isinstance(module, _Loss)}
+    if isinstance(granularity, bool):
+        raise UnknownGranularity("layers= takes 'layer', 'module', a depth or a mapping, not a bool")
+    if isinstance(granularity, int):
+        return _at_depth(root, granularity)
+    if isinstance(granularity, Mapping):
+        return _as_mapped(root, granularity)
+    raise UnknownGranularity(
+        f"layers={granularity!r} is not known; use 'layer', 'module', a depth such as 2, "
+        "or a mapping {layer name: module path or paths}"
+    )
+
+
+def _owns_parameter(module: nn.Module) -> bool:
+    return next(own_parameters(module), None) is not None
+
+
+def _at_depth(root: nn.Module, depth: int) -> dict[str, str | None]:
+    if depth < 0:
+        raise UnknownGranularity(f"layers={depth}: a depth counts from 0 (the whole network)")
+    found: dict[str, str | None] = {}
+    uncallable = {path for path, module, _ in walk(root) if _never_called(module)}
+    for path, module, parent in walk(root):
+        level = path.count(".") + 1 if path else 0
+        # Lists cannot be called: their items stand in for them, one level further down.
+        stands_in = parent in uncallable and level == depth + 1
+        if isinstance(module, _Loss):
+            continue  # its time is the loss's
+        if path not in uncallable and (level == depth or stands_in or (level < depth and _is_leaf(module))):
+            found[path] = None
+    return found
+
+
+def _as_mapped(root: nn.Module, mapping: Mapping[str, str | Sequence[str]]) -> dict[str, str | None]:
+    paths = {path: module for path, module, _ in walk(root)}
+    found: dict[str, str | None] = {}
+    if not mapping or not all(mapping.values()):
+        raise UnknownGranularity("layers={…} needs a module path, or a list of them, for every layer name")
+    for name, targets in mapping.items():
+        for target in [targets] if isinstance(targets, str) else targets:
+            if target not in paths:
+                near = difflib.get_close_matches(target, paths, n=1)
+                hint = f"did you mean {near[0]!r}?" if near else "print(network) shows the paths"
+                raise UnknownGranularity(f"layers[{name!r}]: the network has no module {target!r}; {hint}")
+            found[target] = name
+    return found

@@ -1,0 +1,378 @@
+"""Hooks on networks, and what they share. Roots are watched always; layers only on the steps that are drawn.
+
+Hooks are taken off, not switched off, for a bare step: a module with any hook leaves torch's fast call path.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import nn
+
+from laptime.model import Phase
+from laptime.recorder.autograd_graph import Boundary, Entries
+from laptime.recorder.guard import Part, attempt, shielded
+from laptime.recorder.layer_division import Division, Granularity, Unit, has_parameters
+from laptime.recorder.layer_hooks import discovering, entering, entering_late, mark_nodes
+from laptime.recorder.live_workload import Reading
+from laptime.recorder.loss_end import LossStretch, holds_loss
+from laptime.recorder.module_calls import around, before, release, undo_all, watch_forward
+from laptime.recorder.optimizer_steps import Updates
+from laptime.recorder.step_evidence import Seen
+from laptime.recorder.timeline import (
+    BACKWARD,
+    FORWARD,
+    HOST,
+    INPUT,
+    INSTRUMENT,
+    LOSS,
+    LOSS_BACKWARD,
+    RETURN,
+    Timeline,
+    backward_code,
+    forward_code,
+)
+from laptime.recorder.torch_patches import Leave
+from laptime.recorder.watched_networks import Network, updated_bytes
+
+# A first pass in evaluation mode leaves out what only training calls (auxiliary heads), so discovery goes on
+# until a training pass, or until this many passes have shown that none is coming.
+MOST_DISCOVERY = 8
+LONG_WALKS_S = 0.02  # over the graphs of one step
+MANY_MARKS = 2000  # in one step: more than the layers of any network
+
+
+def _nothing() -> None:
+    pass
+
+
+class Instruments:
+    """The hooks, and the state they share within a step."""
+
+    def __init__(self, timeline: Timeline, granularity: Granularity) -> None:
+        self.timeline = timeline
+        self.granularity = granularity
+        self.entries = Entries()
+        self.networks: list[Network] = []
+        self.units: list[Unit] = []
+        self.loss = LossStretch(timeline)
+        self.updates = Updates(timeline, self.loss.close, self._updated)
+        self.seen = Seen()
+        self.armed = False
+        self.version = 0  # changes whenever the set of layers does
+        self.forward_depth = 0
+        self.backward_depth = 0
+        self.other_threads = False  # a network was called in another thread than the recorded one
+        self.trained = False  # a backward pass was seen in this recording
+        self.on_forward: Callable[[Network, Unit], None] | None = None
+        self.walked_s = 0.0  # what walks over graphs have taken of the running step
+        self.too_dear: Callable[[int, float], bool] | None = (
+            None  # whether marks and walks are, for this step
+        )
+        self.on_other_thread: Callable[[], bool] | None = None  # whether the recording goes on there
+        self.on_network_resolved: Callable[[], None] | None = None
+        self.before_backward: Callable[[Any], Callable[[], None] | None] | None = None
+        self.boundaries: dict[int, Boundary] = {}  # of a backward pass, by the owner that begins there
+        self.reading: Reading | None = None  # of the operations of the first step
+        self._layer_undo: list[Callable[[], None]] = []
+        self._lost = False  # a layer ran outside every forward pass
+        self._update_weights: dict[int, dict[int, float]] = {}  # as they were last known
+        self._weights_version = -1
+        self._ended = False  # layers are not looked for any more
+        self._published = 0
+
+    # -- networks ----------------------------------------------------------------------------------------
+
+    def add_network(self, name: str, root: nn.Module, *, prefix: str) -> Network:
+        """Watch a network. Its layers are decided after its first forward pass."""
+        division = Division(
+            root,
+            granularity=self.granularity,
+            network=len(self.networks),
+            prefix=prefix,
+            first=len(self.units),
+        )
+        network = Network(name, division)
+        known = {id(unit.module) for unit in self.units}
+        self.units.extend(division.units)
+        self.networks.append(network)
+        for unit in division.units[1:]:
+            unit.shared = id(unit.module) in known  # a module of two networks belongs to the first
+        self.watch_entry(network, division.units[0])
+        if not self._ended:
+            self._discover(network)
+        return network
+
+    def watch_entry(self, network: Network, unit: Unit) -> None:
+        """Calls of this module are forward passes: the network's root, or a part that is called by itself."""
+        unit.entry = True
+        network.undo.append(
+            around(
+                unit.module,
+                lambda: self.root_enter(network, unit),
+                lambda output: self.root_exit(network, output),
+            )
+        )
+
+    def rename(self, prefix: str) -> None:
+        """Put a network's name before the layers of the only network so far: a second one has joined it."""
+        for unit in self.units:
+            if not unit.name.startswith(prefix):
+                unit.name = prefix + unit.name
+        self.version += 1
+
+    def is_layer(self) -> NDArray[np.bool_]:
+        """Whether each unit is a layer."""
+        return np.array([unit.is_layer for unit in self.units], dtype=bool)
+
+    def update_weights(self, index: int) -> dict[int, float]:
+        """Bytes that an optimizer updates, by layer: the share by which its time is split."""
+        found = updated_bytes(self.networks, self.updates.charged_to(index))
+        return found or self._update_weights.get(index, {})  # the script may have let go of it
+
+    def _keep_weights(self) -> None:
+        """Who an update is for, as long as optimizers and networks are there to tell."""
+        if self._weights_version != self.version or len(self._update_weights) < self.updates.places:
+            self._weights_version = self.version
+            self._update_weights |= {
+                place: self.update_weights(place) for place in range(self.updates.places)
+            }
+
+    # -- finding their layers ----------------------------------------------------------------------------
+
+    def _discover(self, network: Network) -> None:
+        for unit in network.division.units[1:]:
+            if not unit.shared:
+                network.discovery.append(before(unit.module, discovering(self, network, unit)))
+        network.discovery.append(lambda: None)
+
+    def search(self) -> None:
+        """Look again, during the coming step, for parts of the networks that are called by themselves."""
+        if self._ended:
+            return
+        for network in self.networks:
+            if not network.discovery and network.searches < MOST_DISCOVERY:
+                network.searches += 1
+                self.disarm()
+                self._discover(network)
+
+    def _resolve(self, network: Network) -> None:
+        earlier = self.timeline.owner & ~RETURN
+        self.timeline.mark(INSTRUMENT)
+        network.division.resolve()
+        network.forwards += 1
+        network.trained = network.trained or (network.root.training and torch.is_grad_enabled())
+        self.version += 1
+        self.timeline.give_back(earlier)
+
+    def _end_discovery(self) -> None:
+        """At the end of a step that showed all of a network: its layers are known."""
+        ended = False
+        for network in self.networks:
+            if network.discovery and (network.trained or network.forwards >= MOST_DISCOVERY):
+                undo_all(network.discovery)
+                ended = True
+        if ended:
+            self.disarm()
+        if self.version != self._published and self.on_network_resolved is not None:
+            self._published = self.version
+            self.on_network_resolved()
+
+    # -- marks on layers ---------------------------------------------------------------------------------
+
+    def arm(self) -> None:
+        """Put marks on the layers."""
+        self.armed = True
+        undo_all(self._layer_undo)
+        seen: set[int] = set()
+        for network in self.networks:
+            for unit in [] if network.discovery else network.division.units[1:]:
+                late = unit.candidate and not unit.called  # a layer that only some forward passes use
+                if (unit.is_layer or late) and not unit.entry and id(unit.module) not in seen:
+                    seen.add(id(unit.module))
+                    enter = entering_late(self, unit) if late else entering(self, unit)
+                    self._layer_undo.append(before(unit.module, enter))
+
+    def disarm(self) -> None:
+        """Take the marks off the layers."""
+        self.armed = False
+        undo_all(self._layer_undo)
+
+    # -- forward -----------------------------------------------------------------------------------------
+
+    def foreign(self) -> bool:
+        """Whether this is another thread than the recorded one; the engine's, which recompute, are not."""
+        if threading.get_ident() == self.timeline.thread or self.backward_depth:
+            return False
+        self.other_threads = True
+        return True
+
+    def root_enter(self, network: Network, unit: Unit) -> None:
+        """A forward pass begins, of a network or of a part that is called by itself."""
+        if self.foreign() and not (self.on_other_thread is not None and self.on_other_thread()):
+            return
+        if not self.timeline.open:
+            self.timeline.clear()  # before the first step nothing is kept
+        first = not self.forward_depth and not self.backward_depth
+        if first and unit.parent is not None:
+            self._close_seam()
+        elif first:
+            self.loss.close()
+        if first and self.on_forward is not None:
+            self.on_forward(network, unit)
+        if first and self.armed and (len(self.timeline.owners) > MANY_MARKS or self.walked_s > LONG_WALKS_S):
+            self._spare(network)
+        if not self.backward_depth:
+            self.forward_depth += 1
+        if network.discovery:
+            network.division.call(unit)
+            if self.reading is not None:
+                if not self.backward_depth:
+                    attempt(Part.WORKLOAD, self.reading.begin_forward, network.root)
+                self.reading_entered(unit)
+        elif not self.armed:
+            if first:
+                self.timeline.mark(FORWARD)
+            return
+        if unit.candidate or unit.is_layer:  # a layer itself: compiled, or a parameter is its own
+            code = backward_code(unit.layer) if self.backward_depth else forward_code(unit.layer)
+            self.timeline.mark(code)
+            self.entries.enter(backward_code(unit.layer))
+        elif first:
+            self.timeline.give_back(INPUT)
+            self.entries.enter(INPUT)
+
+    def _spare(self, network: Network) -> None:
+        """Many forward passes in one step: marks on all of them may cost more than they tell."""
+        if network.discovery and network.trained:
+            self._end_discovery()
+        if self.too_dear is not None and self.too_dear(len(self.timeline.owners), self.walked_s):
+            self.disarm()
+
+    def _close_seam(self) -> None:
+        """Code between two parts that are called one after the other goes to the last layer of the first."""
+        owners = self.timeline.owners
+        if len(owners) > 1 and self.loss.close(instead=owners[-2] | RETURN):
+            self.entries.leave()
+
+    def root_exit(self, network: Network, output: Any = None) -> None:
+        """A forward pass ends; what follows is the loss until something else says otherwise."""
+        if self.backward_depth or self.foreign():
+            return
+        self.forward_depth = max(0, self.forward_depth - 1)
+        if self.reading is not None and not self.forward_depth:
+            attempt(Part.WORKLOAD, self.reading.end_forward, raised=output is None)
+        if network.discovery:
+            attempt(Part.LAYERS, self._resolve, network)
+        if self.forward_depth:
+            return
+        graded = torch.is_grad_enabled()
+        self.seen.forward = True
+        self.seen.graded = self.seen.graded or graded
+        self.seen.training = self.seen.training or network.root.training
+        if output is None or not graded:  # it has raised, or nobody will ask for gradients
+            self.timeline.mark(HOST)
+            return
+        self.timeline.mark(LOSS)
+        self.entries.enter(LOSS_BACKWARD, output.grad_fn if isinstance(output, torch.Tensor) else None)
+        self.loss.open(complete=holds_loss(output))
+
+    def called_alone(self, unit: Unit) -> bool:
+        """A layer was called outside every forward pass; whether its time is the network's."""
+        if not has_parameters(unit.module):
+            return False
+        self.seen.forward = True
+        self.seen.graded = self.seen.graded or torch.is_grad_enabled()
+        self.seen.training = self.seen.training or unit.module.training
+        self._lost = True  # look for the part that it belongs to
+        return True
+
+    # -- backward ----------------------------------------------------------------------------------------
+
+    def enter_backward(self, outputs: Any, *, accumulates: bool) -> Leave:
+        """A backward pass begins: on an instrumented step, mark where each layer's part does."""
+        earlier = self.timeline.owner & ~RETURN
+        first = attempt(Part.LAYERS, mark_nodes, self, outputs) if self.armed else BACKWARD
+        undo = self.before_backward(outputs) if accumulates and self.before_backward is not None else None
+        self.seen.backward = self.trained = True
+        self.timeline.mark(BACKWARD if first is None else first)
+        self.backward_depth += 1
+        stop_reading = self.read(Phase.BACKWARD)
+
+        @shielded(Part.RECORDING)
+        def leave(_: Any) -> None:
+            stop_reading()
+            self.backward_depth = max(0, self.backward_depth - 1)
+            if undo is not None:
+                undo()
+            # A gradient taken inside the loss (a penalty) goes back to the loss; a nested pass, to its layer.
+            in_loss = not accumulates and earlier == LOSS and not self.backward_depth
+            inside = self.backward_depth > 0 or in_loss
+            self.timeline.mark_now((earlier if inside else HOST) | RETURN)
+            if in_loss:
+                self.loss.open(complete=False)
+
+        return leave
+
+    def reading_entered(self, unit: Unit) -> None:
+        """A module is called in a step whose operations are read."""
+        if self.reading is not None:
+            attempt(Part.WORKLOAD, self.reading.entered, unit)
+
+    def read(self, phase: Phase) -> Callable[[], None]:
+        """Read the operations that follow, if this step is read; returns what ends that."""
+        reading = self.reading
+        if reading is None or not attempt(Part.WORKLOAD, reading.enter, phase):
+            return _nothing
+        return partial(attempt, Part.WORKLOAD, reading.leave)
+
+    # -- steps -------------------------------------------------------------------------------------------
+
+    def next_step(self) -> Seen:
+        """Forget the step that ended; returns what was seen in it."""
+        seen, self.seen = self.seen, Seen()
+        self.walked_s = 0.0
+        self.forward_depth = self.backward_depth = 0
+        self.updates.next_step()
+        if seen.backward or not seen.graded:
+            self.entries.clear()
+        else:
+            self.entries.keep()
+        attempt(Part.LAYERS, self._next_search, seen)
+        return seen
+
+    def _next_search(self, seen: Seen) -> None:
+        self._end_discovery()
+        if seen.update:
+            self._keep_weights()
+        if seen.backward and not seen.forward:  # it may be called by `forward`
+            for network in self.networks:
+                watch_forward(type(network.root))
+        if self._lost or not seen.forward:
+            self._lost = False
+            self.search()
+
+    def _updated(self) -> None:
+        self.seen.update = True
+
+    def detach(self) -> None:
+        """Leave no hook behind, whatever fails on the way."""
+        actions: list[Callable[[], None]] = [self.disarm, self.loss.end, self.updates.detach]
+        actions += [partial(undo_all, network.discovery) for network in self.networks]
+        actions += [partial(undo_all, network.undo) for network in self.networks]
+        for action in [*actions, release]:
+            attempt(Part.RECORDING, action)
+
+    def end_layers(self) -> None:
+        """Go on without layers: their marks have failed."""
+        self._ended = True
+        self.disarm()
+        for network in self.networks:
+            undo_all(network.discovery)
+        self.entries.clear()

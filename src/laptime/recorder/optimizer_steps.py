@@ -1,0 +1,222 @@
+"""Optimizers: their steps are marked as updates, and counted."""
+
+from __future__ import annotations
+
+import sys
+import threading
+import weakref
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
+from functools import partial, wraps
+from types import FrameType, FunctionType, MethodType
+from typing import Any
+
+from torch.optim import Optimizer
+from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
+from torch.utils.hooks import RemovableHandle
+
+from laptime.recorder.guard import Part, attempt
+from laptime.recorder.timeline import HOST, MOST_OPTIMIZERS, OPTIMIZERS, Timeline
+from laptime.recorder.torch_patches import tracing
+
+
+class Updates:
+    """The optimizers of a recording, by their place in the list."""
+
+    def __init__(self, timeline: Timeline, begun: Callable[[], object], done: Callable[[], None]) -> None:
+        self._charged: list[list[weakref.ref[Optimizer]]] = []  # by the place that they are charged to
+        self._places: dict[int, int] = {}  # by identity: asked four times a step
+        self.on_unknown: Callable[[Optimizer], None] | None = None
+        self.before: Callable[[Optimizer], None] | None = None
+        self.after: Callable[[Optimizer], None] | None = None
+        self._timeline = timeline
+        self._begun = begun
+        self._done = done
+        self._depth = 0
+        self._passed = 0  # the id of an unknown optimizer whose step has begun
+        self.total = 0
+        self._new: list[int] = []
+        self._undo: list[Callable[[], None]] = []
+
+    def watch(self) -> None:
+        """Hear of updates, everything that optimizers' own hooks do included."""
+        self._undo.append(listen(self._before_update, self._after_update))
+
+    def detach(self) -> None:
+        """Leave no hook behind."""
+        while self._undo:
+            self._undo.pop()()
+
+    @property
+    def places(self) -> int:
+        """Places that optimizers are charged to."""
+        return len(self._charged)
+
+    @property
+    def optimizers(self) -> list[Optimizer]:
+        """Those that the script still has."""
+        return [one for place in range(len(self._charged)) for one in self.charged_to(place)]
+
+    def charged_to(self, place: int) -> list[Optimizer]:
+        """The optimizers that share a place: one, but for the last."""
+        return [one for reference in self._charged[place] if (one := reference()) is not None]
+
+    def add(self, optimizer: Optimizer) -> None:
+        """Charge this optimizer's steps as updates; those past the number of places share the last."""
+        key = id(optimizer)
+        if len(self._charged) < MOST_OPTIMIZERS:
+            self._charged.append([])
+            self._new.append(0)
+        self._places[key] = len(self._charged) - 1
+        last = self._charged[-1]
+        last[:] = [one for one in last if one() is not None]
+        last.append(weakref.ref(optimizer, lambda _: self._places.pop(key, None)))
+
+    def next_step(self) -> None:
+        """Forget an update that never ended; one under way, whose closure begins a step, goes on."""
+        if self._depth and not _under_way():
+            self._depth = 0
+
+    def new(self) -> int:
+        """Updates since this was last asked; of several optimizers in turns, those of the busiest."""
+        most = max(self._new, default=0)
+        if most:
+            self._new = [0] * len(self._new)
+        return most
+
+    def _index(self, optimizer: Optimizer) -> int | None:
+        return self._places.get(id(optimizer))
+
+    def _elsewhere(self) -> bool:
+        other = threading.get_ident() != self._timeline.thread
+        return other and not isinstance(threading.current_thread(), threading._DummyThread)
+
+    def _before_update(self, optimizer: Optimizer, args: Any, kwargs: Any) -> Any:
+        if self._elsewhere():
+            return None
+        if self._index(optimizer) is None and self.on_unknown is not None:
+            self.on_unknown(optimizer)
+        index = self._index(optimizer)
+        if index is None:
+            self._passed = id(optimizer)
+            return None
+        self._depth += 1
+        if self._depth > 1:
+            return None  # a subclass calls its parent's step
+        if self.before is not None:
+            self.before(optimizer)
+        code = OPTIMIZERS + index
+        self._begun()
+        self._timeline.follow_up(code)
+        return _with_closure(args, kwargs, self._timeline, code)
+
+    def _after_update(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
+        if self._elsewhere():
+            return
+        if self._index(optimizer) is None and self._passed != id(optimizer) and self.on_unknown is not None:
+            self.on_unknown(optimizer)  # its step, with a closure, began before the recording
+            self._depth = 1
+        index = self._index(optimizer)
+        if index is None or not self._depth:
+            return
+        self._depth -= 1
+        if not self._depth:
+            self._timeline.mark(HOST)
+            self._new[index] += 1
+            self.total += 1
+            self._done()
+            if self.after is not None:
+                self.after(optimizer)
+
+
+class Hook:
+    """A hook of ours in torch's tables, from where a class that is pickled by its value takes it along.
+
+    It is pickled as something that takes the same arguments and does nothing, in any process.
+    """
+
+    __slots__ = ("_function",)
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        self._function = function
+
+    def __call__(self, *args: Any) -> Any:
+        return None if tracing() else attempt(Part.RECORDING, self._function, *args)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return getattr, (nullcontext(), "__exit__")
+
+
+Listener = Callable[[Optimizer, Any, Any], Any]
+_listeners: tuple[list[Listener], list[Listener]] = ([], [])  # before and after a step
+_handles: list[RemovableHandle] = []
+_telling = 0
+
+
+def listen(before: Listener, after: Listener) -> Callable[[], None]:
+    """Hear of every optimizer's steps, before its own hooks do; returns the undo.
+
+    Torch walks its table of hooks while it calls them, and raises if that changes: so ours are one pair,
+    which is taken off only while no optimizer makes a step.
+    """
+    for listeners, listener in zip(_listeners, (before, after), strict=True):
+        listeners.append(listener)
+    if not _handles:
+        _handles.append(register_optimizer_step_pre_hook(Hook(partial(_tell, _listeners[0]))))
+        _handles.append(register_optimizer_step_post_hook(Hook(partial(_tell, _listeners[1]))))
+
+    def undo() -> None:
+        for listeners, listener in zip(_listeners, (before, after), strict=True):
+            if listener in listeners:
+                listeners.remove(listener)
+        tidy()
+
+    return undo
+
+
+def _under_way() -> bool:
+    """Whether some optimizer's step is among the callers."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None and frame.f_code.co_filename != _STEPS:
+        frame = frame.f_back
+    return frame is not None
+
+
+_STEPS = Optimizer.profile_hook_step.__code__.co_filename  # where torch wraps the steps of all optimizers
+
+
+def tidy() -> None:
+    """Take the hooks off if nobody listens any more."""
+    while _handles and not _telling and not any(_listeners):
+        _handles.pop().remove()
+
+
+def _tell(listeners: list[Listener], optimizer: Optimizer, args: Any, kwargs: Any) -> Any:
+    global _telling
+    changed = None
+    _telling += 1
+    try:
+        for listener in tuple(listeners):
+            changed = listener(optimizer, args, kwargs) or changed
+    finally:
+        _telling -= 1
+    return changed
+
+
+def _with_closure(args: Sequence[Any], kwargs: dict[str, Any], timeline: Timeline, code: int) -> Any:
+    """A closure runs a forward and a backward pass inside `step`: its Python is host time, not update."""
+    closure = kwargs.get("closure") or (args[1] if len(args) > 1 else None)
+    if not isinstance(closure, FunctionType | MethodType | partial):
+        return None  # an optimizer's own argument, such as the network
+
+    @wraps(closure)
+    def watched(*given: Any, **named: Any) -> Any:
+        attempt(Part.RECORDING, timeline.mark, HOST)
+        try:
+            return closure(*given, **named)
+        finally:
+            attempt(Part.RECORDING, timeline.give_back, code)
+
+    if kwargs.get("closure") is closure:
+        return tuple(args), {**kwargs, "closure": watched}
+    return (args[0], watched, *args[2:]), kwargs

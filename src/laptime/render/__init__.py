@@ -1,0 +1,1 @@
+"""Views, rendered: in the terminal, as HTML pages, by the server."""

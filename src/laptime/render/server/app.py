@@ -1,0 +1,259 @@
+"""The dashboard's addresses. Every answer is made in a thread of its own; the event loop never waits."""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+from starlette.applications import Starlette
+from starlette.convertors import StringConvertor, register_url_convertor
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import JSONResponse, PlainTextResponse, RedirectResponse, Response, StreamingResponse
+from starlette.routing import Route
+from starlette.types import ASGIApp
+
+from laptime.errors import LaptimeError
+from laptime.render.server import assets, listing
+from laptime.render.server.drawing import draw, told
+from laptime.render.server.guard import Guard, Token
+from laptime.render.server.index import Entry, Index
+from laptime.render.server.listing import predictable
+from laptime.render.server.live import Kept, tag
+from laptime.render.server.predicting import Networks, Predicting, form
+from laptime.render.server.results import MOST, Results
+from laptime.runs import load
+from laptime.runs.files import one_line
+from laptime.views import format
+from laptime.views.validate import sound
+
+_FOREVER = "public, max-age=31536000, immutable"
+
+
+class _Anything(StringConvertor):
+    """A path with whatever letters: starlette's own `path` ends at a line feed, which a folder may have."""
+
+    regex = r"[\s\S]*"
+
+
+register_url_convertor("anything", _Anything())
+
+
+def app(folder: Path, *, networks: Networks | None = None, token: Token | None = None) -> ASGIApp:
+    """The dashboard of a folder of runs.
+
+    networks  by name, what reads a workload at a batch and in a precision; None where torch is absent
+    token     what every request must bear; None: only this machine may ask, by its loopback names
+    """
+    dashboard = Dashboard(folder, networks)
+    routes = [
+        Route("/", dashboard.runs),
+        Route("/runs", everything),
+        Route("/runs/", everything),
+        Route("/runs/{name:anything}", dashboard.run),
+        Route("/compare", dashboard.compare),
+        Route("/predict", dashboard.predict),
+        Route("/api/results", dashboard.results),
+        Route("/api/networks", dashboard.networks),
+        Route("/api/predict", dashboard.answer),
+        Route("/static/{name:path}", static),
+        Route("/healthz", healthy),
+    ]
+    handlers = {HTTPException: _refused, LaptimeError: dashboard.failed, Exception: _broken}
+    return Guard(Starlette(routes=routes, exception_handlers=handlers), told=told, token=token)
+
+
+class Dashboard:
+    """What is asked of a folder of runs."""
+
+    def __init__(self, folder: Path, networks: Networks | None = None) -> None:
+        self.index = Index(folder)
+        self._predicting = Predicting(self.index, networks)
+        self._results = Results()
+        self._listing = listing.Listing()
+        self._pages = Kept()
+        self._failed: set[str] = set()  # states whose page could not be made
+
+    def runs(self, request: Request) -> Response:
+        """The list."""
+        entries = self.index.entries()
+        rows = self._listing.rows(entries)
+        wanted = listing.Wanted.of(request.query_params)
+        found = listing.chosen(rows, wanted)
+        pages = -(-len(found) // listing.PAGE)
+        wanted = replace(wanted, page=max(1, min(wanted.page, pages)))
+        first = (wanted.page - 1) * listing.PAGE
+        page = draw(
+            "runs.html",
+            here="runs",
+            folder=format.name(str(self.index.folder)),
+            every=rows,
+            found=found,
+            rows=found[first : first + listing.PAGE],
+            first=first,
+            pages=range(1, pages + 1),
+            wanted=wanted,
+            choices=listing.choices(rows),
+            address=wanted.address,
+        )
+        return _tagged(request, page, f'"{hashlib.sha256(page).hexdigest()[:24]}"')
+
+    def run(self, request: Request) -> Response:
+        """A run's page."""
+        entry = self._entry(request)
+        if entry.reason:
+            return told(500, entry.name, entry.reason)
+        seal = tag("run", [entry])
+        if _has(request, seal) and seal not in self._failed:
+            return _unchanged(seal)
+        load(entry.path)  # a damaged one is told with its status, before anything is sent
+        headers = {"ETag": seal, "Cache-Control": "no-cache"}
+        return StreamingResponse(self._opened(entry, seal), media_type="text/html", headers=headers)
+
+    def _opened(self, entry: Entry, seal: str) -> Iterator[bytes]:
+        """The page in two pieces: its head at once, so that a browser compiles Plotly meanwhile."""
+        opening = draw("opening.html", here="runs", title=f"{entry.name} · laptime", figures=True)
+        yield opening
+        try:
+            page = self._pages.get(seal, entry.name, lambda: _run_page(entry, seal))
+            self._failed.discard(seal)
+            yield page.removeprefix(opening)
+        except LaptimeError as error:  # perhaps of a part that was merged away: asked again, it is made anew
+            self._failed.add(seal)
+            yield draw("failed.html", reason=self.index.below(str(error)))
+        except Exception as error:
+            self._failed.add(seal)
+            logging.getLogger("uvicorn.error").exception("the page of %s", one_line(entry.name))
+            yield draw("failed.html", reason=_mistake(error))
+
+    def compare(self, request: Request) -> Response:
+        """Several runs side by side; the first is what the others are measured by."""
+        from laptime.render.html.comparison_page import comparison_page
+
+        names = list(dict.fromkeys(request.query_params.getlist("run")))
+        if len(names) > MOST:
+            return told(400, "Too many runs", f"A comparison has {MOST} runs at most; {_CHOOSE}")
+        entries = [entry for name in names if (entry := self.index.find(name)) is not None]
+        unknown = [name for name in names if name not in {entry.name for entry in entries}]
+        if unknown:
+            return told(404, "No such run", f"No run is called {format.name(unknown[0])}; {_CHOOSE}")
+        if len(entries) < 2:
+            return told(400, "Nothing to compare", f"A comparison needs two runs or more; {_CHOOSE}")
+        broken = next((entry for entry in entries if entry.reason), None)
+        if broken is not None:
+            return told(500, broken.name, broken.reason)
+        seal = tag("compare", entries)
+
+        def make() -> bytes:
+            page = comparison_page([sound(load(entry.path)) for entry in entries], names)
+            return draw("compare.html", here="runs", page=page, names=names)
+
+        if _has(request, seal):
+            return _unchanged(seal)
+        return _tagged(request, self._pages.get(seal, seal, make), seal)
+
+    def results(self, request: Request) -> Response:
+        """What the list fills in for the rows in view."""
+        names = request.query_params.getlist("run")[:MOST]
+        found = [entry for name in names if (entry := self.index.find(name)) is not None]
+        return JSONResponse(self._results.of(found))
+
+    def predict(self, request: Request) -> Response:
+        """The prediction page; its script asks `/api/predict`."""
+        page = draw("predict.html", here="predict", subjects=self._predicting.at_once(), **form())
+        return _tagged(request, page, f'"{hashlib.sha256(page).hexdigest()[:24]}"')
+
+    def networks(self, _: Request) -> Response:
+        """Which networks can be read here."""
+        return JSONResponse({"networks": self._predicting.networks()})
+
+    def answer(self, request: Request) -> Response:
+        """A question's answer, or what is wrong with it."""
+        try:
+            return JSONResponse(self._predicting.answer(request.query_params))
+        except LaptimeError as error:
+            return JSONResponse({"error": self.index.below(one_line(error))}, status_code=400)
+        except Exception as error:  # its script reads JSON, and no page
+            logging.getLogger("uvicorn.error").exception("a prediction")
+            return JSONResponse({"error": _mistake(error)}, status_code=500)
+
+    def failed(self, _: Request, error: Exception) -> Response:
+        """What cannot be read, in one line."""
+        return told(500, "This cannot be shown", self.index.below(str(error)))
+
+    def _entry(self, request: Request) -> Entry:
+        if b"%2f" in request.scope.get("raw_path", b"").lower():
+            raise HTTPException(404)  # a slash of its own is no part of a name
+        entry = self.index.find(request.path_params["name"])
+        if entry is None:
+            raise HTTPException(404)
+        return entry
+
+
+_CHOOSE = "tick them in the list of runs and press compare."
+
+
+def _run_page(entry: Entry, seal: str) -> bytes:
+    from laptime.render.html.run_page import run_page
+
+    run = sound(load(entry.path))
+    page = run_page(run, title=entry.name)
+    return draw("run.html", here="runs", page=page, name=entry.name, seal=seal, predictable=predictable(run))
+
+
+def everything(_: Request) -> Response:
+    """Whoever cuts a run off its address finds the list."""
+    return RedirectResponse("/")
+
+
+def static(request: Request) -> Response:
+    """A style or a script, by its whole address."""
+    found = assets.served().get(request.scope["path"])
+    if found is None:
+        raise HTTPException(404)
+    headers = {"Cache-Control": _FOREVER, "Vary": "Accept-Encoding"}
+    if "gzip" in request.headers.get("accept-encoding", ""):
+        headers["Content-Encoding"] = "gzip"
+        return Response(found.packed, media_type=found.kind, headers=headers)
+    return Response(found.body, media_type=found.kind, headers=headers)
+
+
+def healthy(_: Request) -> Response:
+    """That it answers."""
+    return PlainTextResponse("ok")
+
+
+def _has(request: Request, seal: str) -> bool:
+    """Whether the browser holds that page already."""
+    held = request.headers.get("if-none-match", "")
+    return seal in (one.strip().removeprefix("W/") for one in held.split(","))
+
+
+def _unchanged(seal: str) -> Response:
+    return Response(status_code=304, headers={"ETag": seal, "Cache-Control": "no-cache"})
+
+
+def _tagged(request: Request, page: bytes, seal: str) -> Response:
+    if _has(request, seal):
+        return _unchanged(seal)
+    headers = {"ETag": seal, "Cache-Control": "no-cache"}
+    return Response(page, media_type="text/html", headers=headers)
+
+
+def _refused(_: Request, error: Exception) -> Response:
+    status = error.status_code if isinstance(error, HTTPException) else 500
+    if status == 404:
+        return told(404, "Nothing is here", "No run and no page has this address; the list has them all.")
+    return told(status, "That did not work", "The server cannot answer this; go back to the list of runs.")
+
+
+def _broken(_: Request, error: Exception) -> Response:
+    """A mistake of ours: what happened goes to standard error, not into the page."""
+    return told(500, "A mistake of laptime", _mistake(error))
+
+
+def _mistake(error: Exception) -> str:
+    return f"laptime itself failed ({type(error).__name__}); the terminal of `laptime serve` says where."

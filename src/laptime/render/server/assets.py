@@ -1,0 +1,59 @@
+"""Styles and scripts, each at an address with a hash of its content: a browser asks for one once."""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from types import MappingProxyType
+
+from laptime.render.html.render import plotly, static
+
+_SCRIPTS = ("page.js", "live.js", "runs.js", "predict_answer.js", "predict.js")
+_STYLES = ("page.css", "serve.css")
+PLOTLY = "plotly.min.js"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asset:
+    """A file that pages ask for."""
+
+    address: str
+    body: bytes
+    packed: bytes  # gzip: Plotly is 4.5 MB, and someone may sit at the other end of a slow line
+    kind: str
+
+
+@cache
+def assets() -> Mapping[str, Asset]:
+    """Every style and script, by name."""
+    found = {name: _asset(name, static(name), "text/javascript") for name in _SCRIPTS}
+    found |= {name: _asset(name, static(name), "text/css") for name in _STYLES}
+    found[PLOTLY] = _asset(PLOTLY, plotly(), "text/javascript")
+    return MappingProxyType(found)
+
+
+@cache
+def served() -> Mapping[str, Asset]:
+    """The same by address, which is all that a request is compared with."""
+    return MappingProxyType({one.address: one for one in assets().values()})
+
+
+@cache
+def edition() -> str:
+    """Changes with any style or script: a page of another edition is no longer what it was."""
+    return hashlib.sha256("".join(sorted(served())).encode()).hexdigest()[:8]
+
+
+def address(name: str) -> str:
+    """Where a page finds it."""
+    return assets()[name].address
+
+
+def _asset(name: str, text: str, kind: str) -> Asset:
+    body = text.encode()
+    seal = hashlib.sha256(body).hexdigest()[:12]
+    packed = gzip.compress(body, 5, mtime=0)
+    return Asset(address=f"/static/{seal}/{name}", body=body, packed=packed, kind=kind)

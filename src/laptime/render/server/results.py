@@ -1,0 +1,73 @@
+"""The numbers of the list that `run.json` does not hold: read from a run's steps, for the rows in view."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Sequence
+from threading import Lock
+
+import numpy as np
+import pyarrow.compute as pc
+
+from laptime.errors import LaptimeError
+from laptime.model import Stage
+from laptime.render.server.index import Entry
+from laptime.render.server.live import tag
+from laptime.runs import Run
+from laptime.views import format
+from laptime.views.run_view import METRICS, last_epoch
+from laptime.views.step_series import series
+
+MOST = 50  # runs of one question
+_KEPT = 4000
+
+
+class Results:
+    """By run, kept until it changes."""
+
+    def __init__(self) -> None:
+        self._kept: OrderedDict[str, dict[str, str]] = OrderedDict()
+        self._lock = Lock()
+
+    def of(self, entries: Sequence[Entry]) -> dict[str, dict[str, str]]:
+        """The texts of each run's cells; none where it cannot be read."""
+        return {entry.name: self._one(entry) for entry in entries}
+
+    def _one(self, entry: Entry) -> dict[str, str]:
+        seal = tag("results", [entry])
+        with self._lock:
+            if seal in self._kept:
+                self._kept.move_to_end(seal)
+                return self._kept[seal]
+        run = entry.run()
+        try:
+            found = cells(run) if run is not None else {}
+        except LaptimeError:  # its own page says what is wrong
+            found = {}
+        with self._lock:
+            self._kept[seal] = found
+            while len(self._kept) > _KEPT:
+                self._kept.popitem(last=False)
+        return found
+
+
+def cells(run: Run) -> dict[str, str]:
+    """Steps, step time, samples a second; loss and accuracy of the last epoch, validation before training."""
+    found: dict[str, str] = {}
+    table = run.stored("steps").read(["stage", "attempt", "rank", "epoch", "samples", *METRICS])
+    for stage in Stage:  # training first: validation fills what it left, and has the last word on learning
+        rows = table.filter(pc.equal(table["stage"], stage.value))
+        timed = series(run, stage, layers=False)
+        if timed is None:
+            continue
+        lowest = rows["rank"].to_numpy() == pc.min(rows["rank"]).as_py()
+        found.setdefault("steps", f"{int(np.count_nonzero(lowest)):,}")
+        found.setdefault("step", format.milliseconds(float(np.median(timed.wall_s))))
+        if timed.samples_per_s is not None:
+            found.setdefault("rate", f"{timed.samples_per_s:,.0f}")
+        learned = last_epoch(rows) or {}
+        if "loss" in learned:
+            found["loss"] = format.loss(learned["loss"])
+        if "top1" in learned:
+            found["top1"] = format.percent(learned["top1"])
+    return found

@@ -1,0 +1,1 @@
+"""Runs, comparisons and predictions as text for a terminal."""

@@ -1,0 +1,62 @@
+"""The trials of an experiment in one table: how each ended, its step time, and what it learned."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from rich.text import Text
+
+from laptime.render.terminal import columns
+from laptime.runs import Run
+from laptime.views import format, palette
+from laptime.views.run_view import METRICS, content
+
+
+def results(trials: Sequence[tuple[str, str, Run | None]]) -> list[dict[str, Any]]:
+    """A row per trial, from its name, its status and its run, if it has one."""
+    return [_row(name, status, run) for name, status, run in trials]
+
+
+def _row(name: str, status: str, run: Run | None) -> dict[str, Any]:
+    row: dict[str, Any] = {"trial": name, "status": status, "path": str(run.path) if run else None}
+    found = content(run) if run is not None else {}
+    row["lost_rows"] = found["health"]["lost_rows"] if found else {}
+    for stage in ("train", "validation"):
+        part = found.get(stage) or {}
+        learned = part.get("results") or {}
+        row[stage] = {
+            "steps": part.get("steps"),
+            "step_s": (part.get("wall_s") or {}).get("median"),
+            "samples_per_s": part.get("samples_per_s"),
+            **{key: learned.get(key) for key in METRICS},
+            "not_finite": [key for key in METRICS if key in learned and learned[key] is None],
+        }
+    return row
+
+
+def table(rows: Sequence[dict[str, Any]], width: int = 100, *, title: str = "trial") -> Text:
+    """The rows for a terminal; `title` is what a row is."""
+
+    def cells(stage: str, key: str, write: Any) -> list[str]:
+        values = [row[stage][key] for row in rows]
+        gone = ["not finite" if key in row[stage]["not_finite"] else format.UNKNOWN for row in rows]
+        return [other if value is None else write(value) for value, other in zip(values, gone, strict=True)]
+
+    statuses = [f"{row['status']}, incomplete" if row["lost_rows"] else row["status"] for row in rows]
+    lines = columns.table(
+        [
+            columns.Column(title=title, cells=[format.name(row["trial"]) for row in rows], words=True),
+            columns.Column(title="status", cells=statuses, styles=[*map(palette.of, statuses)], words=True),
+            columns.Column(title="steps", cells=cells("train", "steps", "{:,}".format), needed=4),
+            columns.Column(title="step ms", cells=cells("train", "step_s", lambda s: f"{s * 1e3:.2f}")),
+            columns.Column(
+                title="samples/s", cells=cells("train", "samples_per_s", "{:,.0f}".format), needed=3
+            ),
+            columns.Column(title="loss", cells=cells("train", "loss", "{:.4g}".format), needed=1),
+            columns.Column(title="val. loss", cells=cells("validation", "loss", "{:.4g}".format), needed=2),
+            columns.Column(title="val. top-1", cells=cells("validation", "top1", format.percent), needed=2),
+        ],
+        width,
+    )
+    return Text("\n").join(lines)

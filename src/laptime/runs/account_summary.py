@@ -1,0 +1,116 @@
+"""Where the time of the steps went, account by account."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from laptime.model import ACCOUNTS, Account, Statistics, Step, summarize
+from laptime.runs import text_table
+from laptime.runs.select import Columns, first_steps, warm
+from laptime.runs.table_reader import StoredTable
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AccountSummary:
+    """One account over many steps. `total_s` and `share` are NaN where the account is unknown."""
+
+    account: Account
+    seconds: Statistics
+    total_s: float
+    share: float
+    half_in: int  # the fewest steps that hold half of it
+    traced: bool = False  # from the kernel-traced steps: a share of their wall time, beside the closed books
+
+
+class AccountSummaries(Mapping[Account, AccountSummary]):
+    """Every account, in the order of the books. The shares add up to 1, those marked `traced` left out.
+
+    Kernel-traced steps do not count where there are others, since the tracer slows them; only `idle` comes
+    from them, as nothing else can tell it.
+    """
+
+    def __init__(self, summaries: Mapping[Account, AccountSummary], wall: Statistics, skipped: int) -> None:
+        self._summaries = dict(summaries)
+        self.wall = wall
+        self.skipped = skipped  # first steps left out of each attempt; 0 where no others were left
+
+    def __getitem__(self, account: Account) -> AccountSummary:
+        return self._summaries[Account(account)]
+
+    def __iter__(self) -> Iterator[Account]:
+        return iter(self._summaries)
+
+    def __len__(self) -> int:
+        return len(self._summaries)
+
+    def __repr__(self) -> str:
+        rows = [
+            (
+                one.account.value + (" (traced)" if one.traced else ""),
+                text_table.spread(one.seconds),
+                "-" if math.isnan(one.total_s) else f"{one.total_s:.3f}",
+                text_table.share(one.share),
+            )
+            for one in self.values()
+        ]
+        rows.append(
+            ("wall", text_table.spread(self.wall), f"{self.wall.mean * self.wall.count:.3f}", "100.0%")
+        )
+        if not self.wall.count:
+            return "no steps"
+        return text_table.table(("account", "median ms", "total s", "share"), rows, left=1)
+
+
+def summarize_accounts(
+    stored: StoredTable[Step],
+    *,
+    stage: str,
+    instrumented: bool | None,
+    skip: int,
+    disturbed: Collection[int] = (),
+) -> AccountSummaries:
+    """Account summaries of one stage's steps. `disturbed` ones, slowed by a trace, are left out as well."""
+    names = ["stage", "attempt", "rank", "step", "wall_s", "instrumented", *(a.column for a in ACCOUNTS)]
+    columns = Columns(stored, names)
+    columns.only(columns.equals("stage", stage))
+    past = warm(columns, first_steps(columns), skip)
+    skipped = skip if past.any() else 0
+    if skipped:
+        columns.only(past)
+    if instrumented is not None:
+        columns.only(columns["instrumented"] == instrumented)
+    traced = ~np.isnan(columns["idle_s"])
+    calm = ~traced & ~np.isin(columns["step"], list(disturbed))
+    timed = calm if calm.any() else ~traced if (~traced).any() else np.ones_like(traced)
+
+    def summary(account: Account, mask: Any, *, aside: bool) -> AccountSummary:
+        seconds = columns[account.column][mask]
+        known = seconds[~np.isnan(seconds)]
+        wall = float(columns["wall_s"][mask].sum())
+        total = float(known.sum()) if known.size else math.nan
+        share = total / wall if wall else math.nan
+        return AccountSummary(
+            account=account,
+            seconds=summarize(seconds),
+            total_s=total,
+            share=share,
+            half_in=_half_in(known),
+            traced=aside,
+        )
+
+    summaries = {account: summary(account, timed, aside=False) for account in ACCOUNTS}
+    if traced.any() and not traced.all():
+        summaries[Account.IDLE] = summary(Account.IDLE, traced, aside=True)
+    return AccountSummaries(summaries, summarize(columns["wall_s"][timed]), skipped)
+
+
+def _half_in(seconds: NDArray[np.float64]) -> int:
+    """How many of the largest are half of the sum."""
+    largest_first = np.cumsum(np.sort(seconds)[::-1])
+    return int(np.searchsorted(largest_first, largest_first[-1] / 2)) + 1 if seconds.size else 0

@@ -1,0 +1,115 @@
+"""CSV files for spreadsheets: layer times, iterations, and the experiment at each quarter of its way.
+
+`layers.csv` and `iterations.csv` have the columns of the Parquet tables, null as an empty cell. Text is
+written as it is: a layer called `=1+1` reads back as `=1+1`. Guarding against spreadsheets that would
+evaluate it (a leading apostrophe) would break the round trip, and the names are those of the user's own
+network on the user's own machine; whoever opens a stranger's CSV imports the name columns as text.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow.compute as pc
+import pyarrow.csv as pacsv
+
+from laptime.model import Stage
+from laptime.runs.files import replacing
+from laptime.runs.flat_config import as_text, settings
+from laptime.runs.run import Run
+from laptime.runs.select import Columns
+from laptime.runs.table_reader import StoredTable
+
+CSV_DIRECTORY = "csv"
+PERCENTS = (25, 50, 75, 100)
+DUST_S = 1e-12  # no clock tells less; a sum of float64 does
+
+
+def write_csv(run: Run, *, most_rows: int | None = None) -> list[Path]:
+    """Write `csv/layers.csv`, `iterations.csv` and `experiment.csv`; return those written.
+
+    A table of more than `most_rows` rows is left out; one without rows becomes a header.
+    """
+    directory = run.path / CSV_DIRECTORY
+    directory.mkdir(exist_ok=True)
+    written = []
+    for name, table in (("layers.csv", "layers"), ("iterations.csv", "steps")):
+        stored = run.stored(table)
+        if most_rows is None or stored.check() <= most_rows:
+            _write_rows(directory / name, stored)
+            written.append(directory / name)
+    experiment = directory / "experiment.csv"
+    _write_experiment(experiment, run, [*written, experiment])
+    return [*written, experiment]
+
+
+def _write_rows(path: Path, stored: StoredTable[Any]) -> None:
+    """A table as CSV, one row group in memory at a time."""
+    with replacing(path) as file, pacsv.CSVWriter(file, stored.schema.arrow) as writer:
+        for table in stored.row_groups():
+            writer.write_table(_without_dust(table))
+
+
+def _without_dust(table: Any) -> Any:
+    """The rows with 0 where rounding has left -8.67e-19 s: what is left of a wall time less its accounts."""
+    for place, name in enumerate(table.column_names):
+        if name.endswith("_s") or name == "seconds":
+            column = table.column(name)
+            dust = pc.and_(pc.less(pc.abs(column), DUST_S), pc.not_equal(column, 0.0))
+            if pc.any(dust).as_py():
+                table = table.set_column(place, table.schema.field(name), pc.if_else(dust, 0.0, column))
+    return table
+
+
+def _write_experiment(path: Path, run: Run, written: list[Path]) -> None:
+    """Four rows, each complete in itself, so that the files of many runs can be put under one another."""
+    outputs = dict(run.outputs) | {f"csv_{one.stem}": one.relative_to(run.path).as_posix() for one in written}
+    about = {
+        "run": run.id,
+        "status": run.status,
+        "created": run.created.isoformat(),
+        **{name: as_text(value) for name, value in settings(run.config, "config")},
+        **{name: as_text(value) for name, value in settings(outputs, "output")},
+    }
+    rows = [quarter | about for quarter in _quarters(run)]
+    text = io.StringIO(newline="")
+    writer = csv.DictWriter(text, fieldnames=list(rows[0]), lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    with replacing(path) as file:
+        file.write(text.getvalue().encode())
+
+
+def _quarters(run: Run) -> list[dict[str, Any]]:
+    """Training, validation and missing seconds when 25, 50, 75 and 100 % of the training steps were done.
+
+    Of the lowest rank, since ranks run side by side. A validation step counts once the training step before
+    it does; what follows the last training step counts at 100 %. Missing is what no account explains.
+    """
+    columns = Columns(run.stored("steps"), ("stage", "attempt", "rank", "start_s", "wall_s", "unexplained_s"))
+    if columns.rows:
+        columns.only(columns["rank"] == columns["rank"].min())
+    order = np.lexsort((columns["start_s"], columns["attempt"]))
+    training = columns.equals("stage", Stage.TRAIN)[order]
+    wall, missing = columns["wall_s"][order], columns["unexplained_s"][order]
+    ends = np.flatnonzero(training)
+    rows = []
+    for percent in PERCENTS:
+        done = -(-len(ends) * percent // 100)
+        # the steps up to the next training step: the validation that follows belongs to this quarter
+        upto = int(ends[done]) if done < len(ends) else len(order)
+        part = slice(0, upto)
+        rows.append(
+            {
+                "percent": percent,
+                "iterations": done,
+                "training_s": float(wall[part][training[part]].sum()),
+                "validation_s": float(wall[part][~training[part]].sum()),
+                "missing_s": total if abs(total := float(missing[part].sum())) >= DUST_S else 0.0,
+            }
+        )
+    return rows

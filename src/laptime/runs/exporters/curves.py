@@ -1,0 +1,204 @@
+"""The steps and layers of a run as curves over steps: what TensorBoard and MLflow draw."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from datetime import datetime
+from typing import Any
+
+import numpy as np
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from laptime.model import ACCOUNTS, Stage
+from laptime.runs.run import Run
+from laptime.runs.select import Columns
+
+MOST_POINTS = 10_000  # of one curve; TensorBoard's own reader keeps no more
+MOST_LAYER_POINTS = 500_000  # of all layers' curves together: some three seconds of writing
+_FEWEST_POINTS = 100  # of one layer's curve, however many layers there are
+
+_LOGGED = ("loss", "top1", "topn")
+
+Whole = NDArray[np.int64]
+Real = NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Curve:
+    """One curve: a value by step, with the time of day. A tag holds a layer's name as it is."""
+
+    tag: str
+    stage: Stage
+    rank: int
+    steps: Whole
+    times_s: Real  # since 1970
+    values: Real
+
+
+def step_curves(run: Run, *, most: int = MOST_POINTS) -> Iterator[Curve]:
+    """Loss and accuracy (of the lowest rank), step time, samples a second and accounts, of every rank.
+
+    What is unknown is left out; a loss that is NaN stays NaN.
+    """
+    names = ["stage", "attempt", "step", "rank", "start_s", "wall_s", "samples", *_LOGGED]
+    table = run.stored("steps").read([*names, *(account.column for account in ACCOUNTS)])
+    begun = AttemptStarts(run)
+    ranks = np.unique(table.column("rank").to_numpy()).tolist()
+    for stage in Stage:
+        of_stage = table.filter(pc.equal(table.column("stage"), stage.value))
+        for rank in ranks:
+            rows = of_stage.filter(pc.equal(of_stage.column("rank"), rank)).sort_by("step")
+            if rows.num_rows:
+                yield from _of_steps(begun, rows, stage, rank, first=rank == ranks[0], most=most)
+
+
+def _of_steps(
+    begun: AttemptStarts, rows: Any, stage: Stage, rank: int, *, first: bool, most: int
+) -> Iterator[Curve]:
+    steps, wall = rows.column("step").to_numpy(), rows.column("wall_s").to_numpy()
+    starts = rows.column("start_s").to_numpy()
+    times = begun.at(rank, rows.column("attempt").to_numpy(), starts)
+
+    def curve(tag: str, values: Real, known: NDArray[np.bool_], *, mean: bool = False) -> Iterator[Curve]:
+        if known.any():
+            at, shown = thinned(values[known], most, mean=mean)
+            yield Curve(
+                tag=tag,
+                stage=stage,
+                rank=rank,
+                steps=steps[known][at],
+                times_s=times[known][at],
+                values=shown,
+            )
+
+    for name in _LOGGED if first else ():
+        logged = rows.column(name)
+        yield from curve(name, logged.to_numpy(), logged.is_valid().to_numpy(), mean=True)
+    yield from curve("step/ms", wall * 1e3, np.ones(len(wall), dtype=np.bool_))
+    samples = rows.column("samples").to_numpy().astype(np.float64)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        yield from curve("step/samples_per_s", samples / wall, ~np.isnan(samples) & (wall > 0))
+    for account in ACCOUNTS:
+        seconds = rows.column(account.column).to_numpy().astype(np.float64)
+        yield from curve(f"account_ms/{account.value}", seconds * 1e3, ~np.isnan(seconds))
+
+
+def layer_curves(run: Run, *, most: int = MOST_POINTS, in_all: int = MOST_LAYER_POINTS) -> Iterator[Curve]:
+    """Milliseconds by layer and phase, of every stage and rank: `layer/<name>/<phase>`."""
+    names = ("stage", "attempt", "step", "rank", "layer", "phase", "start_s", "seconds")
+    columns = Columns(run.stored("layers"), names)
+    if not columns.rows:
+        return
+    words = [columns.words[name] for name in ("stage", "layer", "phase")]
+    shape = (len(words[0]), int(columns["rank"].max()) + 1, len(words[1]), len(words[2]))
+    keys = np.ravel_multi_index([columns[name] for name in ("stage", "rank", "layer", "phase")], shape)
+    # A stable sort of 16-bit keys is a radix sort, ten times as fast; rows of a key stay in order.
+    order = np.argsort(keys.astype(np.uint16) if np.prod(shape) <= 1 << 16 else keys, kind="stable")
+    groups = np.split(order, np.flatnonzero(np.diff(keys[order])) + 1)
+    most = min(most, max(_FEWEST_POINTS, in_all // len(groups)))
+    begun = AttemptStarts(run)
+    for rows in groups:
+        stage, rank, layer, phase = (int(one) for one in np.unravel_index(keys[rows[0]], shape))
+        attempts, first, seconds = _summed(columns, rows)
+        steps, starts = columns["step"][rows[first]], columns["start_s"][rows[first]]
+        at, shown = thinned(seconds * 1e3, most)
+        yield Curve(
+            tag=f"layer/{words[1][layer]}/{words[2][phase]}",
+            stage=Stage(words[0][stage]),
+            rank=rank,
+            steps=steps[at],
+            times_s=begun.at(rank, attempts[at], starts[at]),
+            values=shown,
+        )
+
+
+def _summed(columns: Columns, rows: Whole) -> tuple[Whole, Whole, Real]:
+    """Of one layer and phase, by step: the attempt, its first row among `rows`, and its seconds."""
+    order = np.argsort(columns["step"][rows], kind="stable")
+    starts = np.flatnonzero(np.append(True, np.diff(columns["step"][rows][order]) != 0))
+    seconds = np.add.reduceat(columns["seconds"][rows][order], starts)
+    return columns["attempt"][rows][order[starts]], order[starts], seconds
+
+
+class AttemptStarts:
+    """How much later than its own seconds say each rank's each attempt began, after the run's creation.
+
+    How long a run lay still between two attempts is not recorded: one follows where the one before ended,
+    whether its seconds go on from a checkpoint or begin at zero.
+    """
+
+    def __init__(self, run: Run) -> None:
+        self._created_s = run.created.timestamp()
+        self._starts: dict[tuple[int, int], float] = {}
+        stored = replace(run.stored("steps"), every_attempt=True)
+        columns = Columns(stored, ("attempt", "rank", "start_s", "wall_s"))
+        ends = columns["start_s"] + columns["wall_s"]
+        for rank in np.unique(columns["rank"]).tolist():
+            ended = 0.0
+            for attempt in np.unique(columns["attempt"][columns["rank"] == rank]).tolist():
+                here = (columns["rank"] == rank) & (columns["attempt"] == attempt)
+                later = max(0.0, ended - float(columns["start_s"][here].min()))
+                self._starts[rank, attempt] = later
+                ended = later + float(ends[here].max())
+
+    def __call__(self, rank: int, attempt: int) -> float:
+        return self._starts.get((rank, attempt), 0.0)
+
+    def at(self, rank: int, attempts: Whole, start_s: Real) -> Real:
+        """Seconds since 1970 of moments that are counted from the beginning of their attempt."""
+        known, place = np.unique(attempts, return_inverse=True)
+        offsets = np.array([self(rank, int(attempt)) for attempt in known])
+        moments: Real = self._created_s + offsets[place] + start_s
+        return moments
+
+
+def ended_s(run: Run) -> float:
+    """When the run was last heard of, since 1970; without a heartbeat, when its last step ended."""
+    try:
+        return datetime.fromisoformat(run.heartbeat["time"]).timestamp()
+    except (KeyError, TypeError, ValueError):
+        columns = Columns(run.stored("steps"), ("start_s", "wall_s"))
+        last = float((columns["start_s"] + columns["wall_s"]).max(initial=0.0))
+        return run.created.timestamp() + last
+
+
+def thinned(values: Real, most: int, *, mean: bool = False) -> tuple[Whole, Real]:
+    """At most `most` points of a curve: their places, in order, and what to show there.
+
+    A curve that is too long is cut into bins of equal length. Of each stay its median and the value farthest
+    from it, in its place, so that no slow step is smoothed away (if there is room for one point only, the
+    median); or, with `mean`, its mean at its last place. A NaN among values that are averaged makes a NaN.
+    """
+    if len(values) <= most:
+        return np.arange(len(values)), values
+    if most == 1 and not mean:
+        return np.zeros(1, dtype=np.int64), np.median(values, keepdims=True)
+    width = -(-len(values) // (most if mean else most // 2))
+    whole = len(values) // width * width
+    blocks = [(0, values[:whole].reshape(-1, width))]
+    if whole < len(values):
+        blocks.append((whole, values[whole:].reshape(1, -1)))
+    points = [_means(block) if mean else _medians_and_outliers(block) for _, block in blocks]
+    places = [start + at for (start, _), (at, _) in zip(blocks, points, strict=True)]
+    return np.concatenate(places), np.concatenate([shown for _, shown in points])
+
+
+def _means(block: Real) -> tuple[Whole, Real]:
+    rows, width = block.shape
+    return np.arange(rows) * width + width - 1, block.mean(axis=1)
+
+
+def _medians_and_outliers(block: Real) -> tuple[Whole, Real]:
+    rows, width = block.shape
+    if width == 1:
+        return np.arange(rows), block[:, 0]
+    first = np.arange(rows) * width
+    median = np.median(block, axis=1)
+    away = np.abs(block - median[:, None]).argmax(axis=1)
+    # The median stands on the bin's first place, or on its second where the outlier has the first.
+    places = np.stack([first + (away == 0), first + away], axis=1)
+    shown = np.stack([median, block[np.arange(rows), away]], axis=1)
+    turned = np.argsort(places, axis=1)
+    return np.take_along_axis(places, turned, 1).ravel(), np.take_along_axis(shown, turned, 1).ravel()

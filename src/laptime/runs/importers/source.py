@@ -1,0 +1,115 @@
+"""Files to collect from: opened whether packed or not, read as a stream, refused in one line."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import json
+import re
+import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, TextIO
+
+from laptime.errors import DataError
+from laptime.runs.files import first_line, one_line
+
+_CHUNK = 1 << 20  # characters read at once
+_LONGEST = 1 << 26  # no event is longer; a file that seems to hold one is altered
+_GZIP = b"\x1f\x8b"
+_EVENTS = '"traceEvents"'
+_BETWEEN = re.compile(r"[\s,]*")
+_LAST_COMMA = re.compile(r",\s*\}\s*$")  # what was before the events
+
+
+@contextmanager
+def opened(path: Path) -> Iterator[TextIO]:
+    """The file as text, unpacked where it is gzip, whatever its name says."""
+    try:
+        with path.open("rb") as raw:
+            packed = raw.read(2) == _GZIP
+            raw.seek(0)
+            content: Any = gzip.GzipFile(fileobj=raw) if packed else raw
+            yield io.TextIOWrapper(content, encoding="utf-8", errors="replace", newline="")
+    except (gzip.BadGzipFile, EOFError, zlib.error) as error:
+        raise DataError(
+            f"{one_line(path)} is cut off or altered ({first_line(error)}); copy it anew"
+        ) from error
+    except OSError as error:
+        raise DataError(f"{one_line(path)} cannot be read: {first_line(error)}") from error
+
+
+def opening(path: Path, characters: int = 4096) -> str:
+    """The first characters of a file. A file without any is refused."""
+    with opened(path) as file:
+        text = file.read(characters)
+    if not text.strip():
+        raise DataError(f"{one_line(path)} is empty; give a trace or a log that holds something")
+    return text
+
+
+class ChromeTrace:
+    """The events of a Chrome trace, one after the other: of the file only a piece is in memory at a time.
+
+    `about` holds what the file says of itself (the rank, the devices): before its events, and once they have
+    all been read, after them too.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.about: dict[str, Any] = {}
+
+    def events(self) -> Iterator[dict[str, Any]]:
+        """Every event of the file."""
+        with opened(self.path) as file:
+            buffer, place = self._start(file)
+            decoder = json.JSONDecoder()
+            while True:
+                place = _BETWEEN.match(buffer, place).end()  # type: ignore[union-attr]
+                if place < len(buffer) and buffer[place] == "]":
+                    self.about |= _members(buffer[place + 1 :] + file.read(_LONGEST))
+                    return
+                try:
+                    event, place = decoder.raw_decode(buffer, place)
+                except json.JSONDecodeError as error:
+                    more = file.read(_CHUNK)
+                    if not more or len(buffer) - place > _LONGEST:
+                        raise self._damaged(str(error.msg)) from error
+                    buffer, place = buffer[place:] + more, 0
+                    continue
+                if isinstance(event, dict):
+                    yield event
+
+    def _start(self, file: TextIO) -> tuple[str, int]:
+        """What has been read, and where in it the list of events begins."""
+        buffer = file.read(_CHUNK)
+        head = buffer.lstrip("\ufeff \t\r\n")
+        if head.startswith("["):
+            return head, 1
+        while _EVENTS not in buffer or "[" not in buffer[buffer.index(_EVENTS) :]:
+            more = file.read(_CHUNK)
+            if not more or len(buffer) > _LONGEST:
+                raise self._damaged("it holds no traceEvents")
+            buffer += more
+        at = buffer.index(_EVENTS)
+        self.about = _members(buffer[:at].lstrip("\ufeff \t\r\n{") + "}")
+        return buffer, buffer.index("[", at) + 1
+
+    def _damaged(self, why: str) -> DataError:
+        shown = one_line(self.path)
+        if why.startswith("it holds"):
+            return DataError(
+                f"{shown} is no profiler trace: {why}; give a Chrome trace or a training log, and for a log "
+                "that laptime does not know --pattern REGEX"
+            )
+        return DataError(f"{shown} is cut off or altered ({one_line(why)}); save the trace anew")
+
+
+def _members(text: str) -> dict[str, Any]:
+    """What an object holds before or after its events; none of it has to be there, nor be whole."""
+    try:
+        found, _ = json.JSONDecoder().raw_decode("{" + _LAST_COMMA.sub("}", text.lstrip(" \t\r\n,")))
+    except (ValueError, RecursionError):
+        return {}
+    return found if isinstance(found, dict) else {}

@@ -1,0 +1,143 @@
+"""Iteration tables from the lines that a training printed, from CSV files, and from objects on lines."""
+
+from __future__ import annotations
+
+import csv
+import re
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+from laptime.errors import DataError
+from laptime.model import ACCOUNTS, Account, Stage, Step
+from laptime.runs.files import one_line
+from laptime.runs.importers.imported import Collected
+from laptime.runs.importers.log_lines import GROUPS, Line, read_line, read_named, read_values, values_of
+from laptime.runs.importers.source import opened
+
+_BREAKS = re.compile(r"[\r\n]+|\x08+")
+_COLOURS = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
+
+
+def read(files: Sequence[Path], *, pattern: str | None = None) -> Collected:
+    """The steps of a log. `pattern` is searched in each line; its named groups are the columns."""
+    found = Collected(source="log", device={"type": "unknown", "name": "unknown device"})
+    wanted = _compiled(pattern)
+    for file in files:
+        with opened(file) as stream:
+            lines = _BREAKS.split(_COLOURS.sub("", stream.read()))
+        rows = list(_rows([line for line in lines if line.strip()], wanted))
+        if not rows:
+            raise DataError(_unknown(file, wanted))
+        if _is_own(rows[0]):
+            _take_own(found, rows)
+        else:
+            _take(found, rows)
+    return found
+
+
+def _unknown(file: Path, wanted: re.Pattern[str] | None) -> str:
+    if wanted is not None:
+        return f"no line of {one_line(file)} matches the pattern; try it on one line of the file first"
+    return (
+        f"{one_line(file)} is neither a profiler trace nor a log with steps that laptime knows; "
+        "--pattern REGEX with groups such as (?P<step>…) and (?P<seconds>…) reads others"
+    )
+
+
+def _compiled(pattern: str | None) -> re.Pattern[str] | None:
+    if pattern is None:
+        return None
+    try:
+        found = re.compile(pattern)
+    except re.error as error:
+        raise DataError(f"the pattern is no regular expression ({error}); mend it") from error
+    unknown = sorted(set(found.groupindex) - set(GROUPS))
+    if unknown or not found.groupindex:
+        what = f"a group {unknown[0]!r} that is not known" if unknown else "no named group"
+        raise DataError(f"the pattern has {what}; use some of {', '.join(GROUPS)}, as in (?P<step>\\d+)")
+    return found
+
+
+def _rows(lines: Sequence[str], wanted: re.Pattern[str] | None) -> Iterator[Line | Mapping[str, Any]]:
+    if wanted is not None:
+        matches = (wanted.search(line) for line in lines)
+        yield from (read_named(match.groupdict()) for match in matches if match)
+        return
+    if lines and lines[0].count(",") >= 1 and (table := _csv(lines)):
+        yield from table
+        return
+    for line in lines:
+        values = values_of(line)
+        yield from read_values(values) if values is not None else read_line(line)
+
+
+def _csv(lines: Sequence[str]) -> list[Line | Mapping[str, Any]]:
+    """Rows of a CSV file; none where the first line is no header of one that we know."""
+    header = next(csv.reader(lines[:1]))
+    if {"stage", "step", "wall_s", "unexplained_s"} <= set(header):
+        return [dict(row) for row in csv.DictReader(lines)]
+    if any(re.fullmatch(r"[-+.\deE]+", cell.strip()) for cell in header):
+        return []
+    return list(chain.from_iterable(read_values(row) for row in csv.DictReader(lines)))
+
+
+# -- steps -----------------------------------------------------------------------------------------
+
+
+def _is_own(row: Line | Mapping[str, Any]) -> bool:
+    return not isinstance(row, Line)
+
+
+def _take_own(found: Collected, rows: Iterable[Any]) -> None:
+    """The rows of our own `iterations.csv`, accounts included."""
+    whole = {"attempt", "step", "optimizer_step", "epoch", "rank", "samples"}
+    for number, row in enumerate(rows, start=2):
+        try:
+            values: dict[str, Any] = {"stage": Stage(row["stage"]), "device": row["device"]}
+            values["instrumented"] = row["instrumented"] == "true"
+            names = [*whole, "start_s", "wall_s", *(a.column for a in ACCOUNTS), "loss", "top1", "topn"]
+            for name in names:
+                if row.get(name):
+                    values[name] = int(row[name]) if name in whole else float(row[name])
+            found.steps.append(Step(**values))
+        except (KeyError, TypeError, ValueError) as error:
+            raise DataError(f"line {number} of the CSV is not of an iterations.csv: {error}") from error
+    found.source = "csv"
+
+
+def _take(found: Collected, rows: Iterable[Any]) -> None:
+    """Steps from lines. Their whole time is unexplained: a log does not say where it went."""
+    before: dict[Stage, float] = {}
+    clock, untimed = 0.0, 0
+    counts: dict[Stage, int] = defaultdict(int)
+    for row in rows:
+        seconds = row.seconds
+        if seconds is None and row.moment is not None and row.stage in before:
+            seconds = max(0.0, row.moment - before[row.stage])
+        if row.moment is not None:
+            before[row.stage] = row.moment
+        untimed += seconds is None
+        length = seconds or 0.0
+        counts[row.stage] += 1
+        found.steps.append(
+            Step.closed(
+                step=row.step if row.step is not None else counts[row.stage] - 1,
+                optimizer_step=row.step or 0,
+                epoch=row.epoch or 0,
+                stage=row.stage,
+                start_s=clock,
+                wall_s=length,
+                seconds=dict.fromkeys([Account.FORWARD], 0.0),
+                samples=row.samples,
+                loss=row.loss,
+                top1=row.top1,
+                topn=row.topn,
+            )
+        )
+        clock += length
+    found.note("from a log: a row is a line, and where its time went is not known")
+    if untimed:
+        found.note(f"{untimed} of {len(found.steps)} lines say no time; theirs is written as 0")

@@ -1,0 +1,207 @@
+"""SQL over many runs: DuckDB reads their part files in place."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import pyarrow as pa
+
+from laptime.errors import QueryError, RunError
+from laptime.runs.files import one_line, text_of
+from laptime.runs.repeats import KEY
+from laptime.runs.run import RUN_FILE, Run, load
+from laptime.runs.schema import TABLES, TableSchema
+
+if TYPE_CHECKING:
+    from duckdb import DuckDBPyConnection
+
+Result = TypeVar("Result")
+
+_RETRIES = 20  # a part can be merged away between listing and reading, again and again on a busy machine
+_RUN_COLUMNS = ("id", "path", "status", "created", "config", "environment", "summary")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answer:
+    """What a query gave, and one line for each run that was left out of it."""
+
+    table: Any
+    warnings: tuple[str, ...] = ()
+
+
+def query(sql: str, runs: Path | str | Sequence[Path | str]) -> Answer:
+    """Run `sql` over the views `runs`, `steps`, `layers` and `kernels`.
+
+    `runs` is a folder that is searched for runs, or a list of run directories. Every table has a column
+    `run`, the id in the view `runs`; of a step that was taken again after a resume it has the last attempt.
+    Runs that cannot be read are left out and named in `warnings`.
+    """
+
+    def answer(connection: DuckDBPyConnection) -> Any:
+        relation = connection.sql(sql)
+        return pa.table({}) if relation is None else relation.to_arrow_table()
+
+    table, warnings = over(runs, answer)
+    return Answer(table=table, warnings=warnings)
+
+
+def over(
+    runs: Path | str | Sequence[Path | str], work: Callable[[DuckDBPyConnection], Result]
+) -> tuple[Result, tuple[str, ...]]:
+    """What `work` made of the views of `query`, and a line for each run left out.
+
+    It is called anew where a run was written to meanwhile, so it must have no other effect.
+    """
+    import duckdb  # 0.2 s, and only a query needs it
+
+    paths = find_runs(Path(runs)) if isinstance(runs, (str, Path)) else [Path(run) for run in runs]
+    # Not InvalidInputException: that is what a page that does not decompress raises.
+    wrong_sql = (duckdb.ParserException, duckdb.BinderException, duckdb.CatalogException, duckdb.DataError)
+    damaged: dict[Path, str] = {}
+    retries = _RETRIES
+    while True:
+        loaded, warnings = _loaded(paths, damaged)
+        with _connection() as connection:
+            try:
+                _create_views(connection, loaded)
+                return work(connection), (*warnings, *damaged.values())
+            except duckdb.Error as error:
+                if isinstance(error, duckdb.IOException) and retries:
+                    retries -= 1  # a part may have been merged away since it was listed
+                    time.sleep(0.01)
+                    continue
+                # Otherwise the SQL is wrong, or a part is damaged where its footer does not show it.
+                found = {} if isinstance(error, wrong_sql) else _damaged(loaded)
+                if not found:
+                    raise QueryError(_message(error)) from error
+                damaged |= found
+
+
+def find_runs(root: Path) -> list[Path]:
+    """Every run directory at or below `root`, sorted. Links are not followed; hidden folders are left out."""
+    if not root.is_dir():
+        raise QueryError(f"{one_line(root)} is not a folder; give one that holds runs")
+    found = []
+    for directory, folders, files in os.walk(root):
+        if RUN_FILE in files:
+            found.append(Path(directory))
+            folders.clear()
+        folders[:] = [name for name in folders if not name.startswith(".")]
+    return sorted(found)
+
+
+def _loaded(paths: Iterable[Path], damaged: Collection[Path]) -> tuple[list[Run], list[str]]:
+    runs: dict[str, Run] = {}
+    warnings = []
+    for path in paths:
+        if path in damaged:
+            continue
+        try:
+            run = load(path)
+            _pattern(run.path.resolve())
+        except RunError as error:
+            warnings.append(str(error))
+            continue
+        if run.id in runs:
+            # A copied directory: counting it again would double every sum.
+            warnings.append(f"{one_line(path)} is a copy of {one_line(runs[run.id].path)}; left out")
+        else:
+            runs[run.id] = run
+    return list(runs.values()), warnings
+
+
+def _damaged(runs: Iterable[Run]) -> dict[Path, str]:
+    """Runs whose rows, not only their footers, cannot be read."""
+    found = {}
+    for run in runs:
+        try:
+            for name in TABLES:
+                for _ in run.stored(name).row_groups():
+                    pass
+        except RunError as error:
+            found[run.path] = str(error)
+    return found
+
+
+@contextmanager
+def _connection() -> Iterator[DuckDBPyConnection]:
+    import duckdb
+
+    # Python variables are not tables here, and nothing is ever downloaded.
+    with duckdb.connect(config={"autoinstall_known_extensions": "false"}) as connection:
+        connection.execute("SET python_enable_replacements = false")
+        yield connection
+
+
+def _create_views(connection: DuckDBPyConnection, runs: Sequence[Run]) -> None:
+    rows = [
+        (
+            run.id,
+            text_of(run.path),
+            run.status,
+            run.created.isoformat(),
+            *(json.dumps(part) for part in (run.config, run.environment, run.summary)),
+        )
+        for run in runs
+    ]
+    schema = pa.schema([(name, pa.string()) for name in _RUN_COLUMNS])
+    columns = [list(column) for column in zip(*rows, strict=True)] or [[] for _ in _RUN_COLUMNS]
+    connection.register("_runs", pa.table(columns, schema=schema))
+    plain = ", ".join(_RUN_COLUMNS[:4])
+    as_json = ", ".join(f"{name}::JSON AS {name}" for name in _RUN_COLUMNS[4:])
+    connection.execute(f"CREATE VIEW runs AS SELECT {plain}, {as_json} FROM _runs")
+    repeated = [(run.id, *key) for run in runs for key in run.stored("steps").repeats().keys()]  # noqa: SIM118
+    if repeated:
+        names = ("run", *KEY)
+        columns = [list(column) for column in zip(*repeated, strict=True)]
+        connection.register("_repeated", pa.table(dict(zip(names, columns, strict=True))))
+    for table in TABLES.values():
+        _create_view(connection, table, runs, left_out="_repeated" if repeated else None)
+
+
+def _create_view(
+    connection: DuckDBPyConnection, table: TableSchema[Any], runs: Sequence[Run], *, left_out: str | None
+) -> None:
+    files = [(str(part), run.id) for run in runs for part in run.stored(table.name).parts()]
+    files = [(str(Path(file).resolve()), run) for file, run in files]
+    if not files:
+        empty = table.arrow.empty_table().add_column(0, "run", pa.array([], pa.string()))
+        connection.register(f"_{table.name}", empty)
+        connection.execute(f"CREATE VIEW {table.name} AS SELECT * FROM _{table.name}")
+        return
+    connection.register(
+        f"_{table.name}", pa.table({"file": [file for file, _ in files], "run": [run for _, run in files]})
+    )
+    listed = ", ".join("'" + _pattern(Path(file)).replace("'", "''") + "'" for file, _ in files)
+    # Without hive_partitioning=false a folder called lr=0.1, as a sweep makes, would become a column.
+    source = f"read_parquet([{listed}], filename = true, hive_partitioning = false)"
+    rows = (
+        f"SELECT owner.run, part.* EXCLUDE (filename) "
+        f"FROM {source} AS part JOIN _{table.name} AS owner ON part.filename = owner.file"
+    )
+    if left_out is not None:  # steps that a later attempt took again
+        rows = f"SELECT * FROM ({rows}) ANTI JOIN {left_out} USING (run, {', '.join(KEY)})"
+    connection.execute(f"CREATE VIEW {table.name} AS {rows}")
+
+
+def _pattern(path: Path) -> str:
+    """`path` as a DuckDB file pattern that matches only itself."""
+    text = str(path)
+    pattern = "".join(f"[{letter}]" if letter in "*?[" else letter for letter in text)
+    utf8 = text.encode("utf-8", "surrogateescape").decode("utf-8", "replace") == text
+    if not utf8 or ("\\" in text and pattern != text):
+        raise RunError(f"{one_line(path)} is a name that DuckDB cannot open; rename the folder to query it")
+    return pattern
+
+
+def _message(error: Exception) -> str:
+    """DuckDB's message without the part that draws an arrow under the SQL, on one line."""
+    lines = [line.strip() for line in str(error).split("\n\nLINE ")[0].splitlines()]
+    return " ".join(one_line(line) for line in lines if line) or type(error).__name__

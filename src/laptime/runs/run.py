@@ -1,0 +1,245 @@
+"""A run read back: `load` gives a `Run`, which reads what it is asked for when it is asked."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import fields
+from datetime import datetime
+from functools import cached_property
+from pathlib import Path
+from typing import Any, ClassVar, Protocol, Self, overload
+
+from laptime.errors import DamagedRun, NotARun, RunError
+from laptime.model import Account, Layer, Stage, Step
+from laptime.model.layers import OTHER_LAYER
+from laptime.runs import schema
+from laptime.runs.account_summary import AccountSummaries, summarize_accounts
+from laptime.runs.files import first_line, one_line
+from laptime.runs.health import Health
+from laptime.runs.heartbeat import is_alive
+from laptime.runs.layer_summary import LayerSummaries, summarize_layers
+from laptime.runs.table_reader import StoredTable
+
+RUN_FILE = "run.json"
+NETWORK_FILE = "network.json"
+WORKLOAD_FILE = "workload.json"
+_KEYS = {
+    **dict.fromkeys(("id", "status", "created"), str),
+    **dict.fromkeys(("heartbeat", "config", "environment", "summary", "outputs", "health"), dict),
+}
+STATUSES = ("running", "finished", "failed", "interrupted")
+
+
+class Steps(Sequence[Step]):
+    """The steps of a run: rank by rank, each in the order it happened; of one taken again, the last.
+
+    Counting them reads no rows, unless the run was resumed.
+    """
+
+    def __init__(self, stored: StoredTable[Step]) -> None:
+        self._stored = stored
+
+    def __len__(self) -> int:
+        return int(self.table.num_rows) if "table" in self.__dict__ else self._count
+
+    @cached_property
+    def _count(self) -> int:
+        return self._stored.check() - self._stored.repeats().rows
+
+    @cached_property
+    def table(self) -> Any:
+        """Every step as one Arrow table."""
+        return self._stored.read()
+
+    @overload
+    def __getitem__(self, index: int) -> Step: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[Step]: ...
+    def __getitem__(self, index: int | slice) -> Step | list[Step]:
+        table = self.table
+        chosen = range(table.num_rows)[index]
+        if isinstance(chosen, int):
+            return next(schema.steps.values(table.slice(chosen, 1)))
+        if chosen.step == 1:
+            return list(schema.steps.values(table.slice(chosen.start, len(chosen))))
+        return list(schema.steps.values(table.take(list(chosen))))
+
+    def __iter__(self) -> Iterator[Step]:
+        if "table" in self.__dict__:
+            yield from schema.steps.values(self.table)
+            return
+        for rows in self._stored.row_groups():
+            yield from schema.steps.values(rows)
+
+    def __repr__(self) -> str:
+        return f"<{len(self)} steps>"
+
+
+class Viewer(Protocol):
+    """What puts a run before someone. It stands above `store`, so it is given to `Run`, not imported."""
+
+    def report(self, run: Run, out: Path | str | None) -> Path:
+        """Write a page, and say where."""
+
+    def html(self, run: Run) -> str:
+        """A run in a notebook."""
+
+
+class Run:
+    """One execution: configuration, environment and steps. What is not asked for is not read."""
+
+    viewer: ClassVar[Viewer | None] = None  # set by `laptime.api`
+
+    def __init__(self, path: Path, document: Mapping[str, Any]) -> None:
+        self.path = path
+        self.id: str = document["id"]
+        self.status: str = document["status"]
+        self.created: datetime = datetime.fromisoformat(document["created"])
+        self.config: dict[str, Any] = document["config"]
+        self.environment: dict[str, Any] = document["environment"]
+        self.summary: dict[str, Any] = document["summary"]
+        self.outputs: dict[str, str] = document["outputs"]
+        self.heartbeat: dict[str, Any] = document["heartbeat"]
+        self.health = Health.of(document["health"])
+        self.closed = self.status != "running"  # by its writer, which said how it ended
+        if self.status == "running" and not is_alive(self.heartbeat):
+            self.status = "interrupted"
+
+    @classmethod
+    def load(cls, path: Path | str) -> Self:
+        """The run at `path`, its parts checked to be whole."""
+        directory = Path(path)
+        if directory.name == RUN_FILE and directory.is_file():
+            directory = directory.parent
+        run = cls(directory, read_document(directory))
+        for name in schema.TABLES:
+            run.stored(name).check()
+        return run
+
+    def stored(self, name: str) -> StoredTable[Any]:
+        """A table of this run on disk: `steps`, `layers` or `kernels`."""
+        return StoredTable(directory=self.path / name, schema=schema.TABLES[name])
+
+    @cached_property
+    def network(self) -> tuple[Layer, ...]:
+        """The layers in order; empty where the run ended before its network was known."""
+        path = self.path / NETWORK_FILE
+        if not path.exists():
+            return ()
+        known = {field.name for field in fields(Layer)}
+        try:
+            rows = json.loads(path.read_bytes())["layers"]
+            return tuple(Layer(**{key: row[key] for key in row if key in known}) for row in rows)
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise DamagedRun(
+                f"{one_line(path)} is damaged ({first_line(error)}); delete it to read the rest of the run"
+            ) from error
+
+    @cached_property
+    def steps(self) -> Steps:
+        """Every step, training and validation."""
+        return Steps(self.stored("steps"))
+
+    @cached_property
+    def layer_table(self) -> Any:
+        """Every layer time as one Arrow table."""
+        return self.stored("layers").read()
+
+    @cached_property
+    def kernel_table(self) -> Any:
+        """Every kernel of the kernel-traced steps as one Arrow table."""
+        return self.stored("kernels").read()
+
+    @property
+    def last_attempt(self) -> int:
+        """The highest attempt of any row; -1 without rows."""
+        found = [self.stored(name).last_attempt() for name in schema.TABLES]
+        return max((one for one in found if one is not None), default=-1)
+
+    @property
+    def disturbed(self) -> list[int]:
+        """Untraced steps that starting or reading a kernel trace slowed."""
+        kernels = self.summary.get("kernels")
+        told = kernels.get("disturbed") if isinstance(kernels, Mapping) else None
+        return [step for step in told if isinstance(step, int)] if isinstance(told, list) else []
+
+    def accounts(
+        self, stage: str = Stage.TRAIN, instrumented: bool | None = None, skip: int = 1
+    ) -> AccountSummaries:
+        """Where the time of the steps went. `skip` leaves out the first steps, which warm up."""
+        return summarize_accounts(
+            self.stored("steps"), stage=stage, instrumented=instrumented, skip=skip, disturbed=self.disturbed
+        )
+
+    def layers(self, stage: str = Stage.TRAIN, skip: int = 1) -> LayerSummaries:
+        """Time per layer and phase, in network order. `skip` leaves out the first steps, which warm up."""
+        return summarize_layers(
+            self.stored("layers"), self.stored("steps"), self.network, stage=stage, skip=skip
+        )
+
+    def named_share(self, stage: str = Stage.TRAIN, skip: int = 1) -> float:
+        """The share of compute charged to a named unit, not to "(other)"; NaN without layer times."""
+        layers = self.layers(stage, skip)
+        whole = sum(layer.sum_s for layer in layers)
+        other = sum(layer.sum_s for layer in layers if layer.layer == OTHER_LAYER)
+        return (whole - other) / whole if whole else math.nan
+
+    def unexplained_share(self, stage: str = Stage.TRAIN, skip: int = 1) -> float:
+        """The share of wall time that no account explains; NaN without steps."""
+        return self.accounts(stage, skip=skip)[Account.UNEXPLAINED].share
+
+    def report(self, out: Path | str | None = None) -> Path:
+        """Write everything there is to see of it as one HTML file; by default `report.html` in the run."""
+        if self.viewer is None:
+            raise RunError("nothing here can draw a run; load it with laptime.load(path)")
+        return self.viewer.report(self, out)
+
+    def _repr_html_(self) -> str | None:
+        """What a notebook shows."""
+        return self.viewer.html(self) if self.viewer is not None else None
+
+    def __repr__(self) -> str:
+        return f"<Run {self.id} at {one_line(self.path)}: {self.status}, {len(self.steps)} steps>"
+
+
+def load(path: Path | str) -> Run:
+    """The run at `path`. NotARun, NewerSchema and DamagedRun say in one line what is wrong and what to do."""
+    return Run.load(path)
+
+
+def read_document(directory: Path) -> dict[str, Any]:
+    """The content of a directory's `run.json`, in this version's form."""
+    path = directory / RUN_FILE
+    try:
+        content = path.read_bytes()
+    except (FileNotFoundError, NotADirectoryError):
+        what = "holds no run.json" if directory.is_dir() else "is not a directory"
+        if not directory.exists():
+            what = "does not exist"
+        raise NotARun(f"{one_line(directory)} {what}; give the directory of a run") from None
+    except OSError as error:
+        raise RunError(f"{one_line(path)} cannot be read: {first_line(error)}") from error
+    try:
+        document = json.loads(content)
+    except ValueError as error:
+        what = "is empty" if not content.strip() else f"is cut off or altered ({first_line(error)})"
+        raise DamagedRun(f"{one_line(path)} {what}; restore it from a copy") from error
+    if not isinstance(document, dict) or "schema_version" not in document:
+        raise NotARun(f"{one_line(path)} was not written by laptime; give the directory of a run")
+    document = schema.upgrade(document, where=one_line(path))
+    wrong = [key for key, kind in _KEYS.items() if not isinstance(document.get(key), kind)]
+    if not wrong and not _is_time(document["created"]):
+        wrong = ["created"]
+    if wrong:
+        raise DamagedRun(f"{one_line(path)} is damaged ({', '.join(wrong)} missing); restore it from a copy")
+    return document
+
+
+def _is_time(text: str) -> bool:
+    try:
+        datetime.fromisoformat(text)
+    except ValueError:
+        return False
+    return True

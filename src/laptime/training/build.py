@@ -1,0 +1,155 @@
+"""From a configuration to everything that a loop needs, each problem told in one line."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LambdaLR
+from torch.utils.data import Dataset
+
+from laptime.errors import ConfigError, LaptimeError
+from laptime.runs.files import first_line
+from laptime.training import optimizers, target
+from laptime.training.config import Config
+from laptime.training.data import Data, Wanted, open_data
+from laptime.training.device_setup import Place
+from laptime.training.loader import Batches, Order
+from laptime.training.networks.registry import Entry, classification, entry
+from laptime.training.objectives import CRITERIA, Objective
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ready:
+    """A network, what it is trained for, and on what."""
+
+    place: Place
+    network: nn.Module
+    objective: Objective
+    data: Data
+    batches: Batches
+    validation: Batches | None
+    groups: dict[str, list[nn.Parameter]]
+    optimizers: dict[str, Optimizer]
+    schedules: dict[str, LambdaLR]
+
+    @property
+    def samples(self) -> int:
+        """Samples to train on."""
+        return len(self.data.train)  # type: ignore[arg-type]
+
+
+def ready(config: Config, place: Place, data: Data | None = None) -> Ready:
+    """Build it all. `data` stands in for what the configuration describes: a fold of it."""
+    torch.manual_seed(config.train.seed)
+    known = None if ":" in config.network.name else entry(config.network.name)
+    data = data or open_data(config.data, wanted(config, known))
+    network = build_network(config, known, data).to(place.device)
+    if config.train.channels_last:
+        network = network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    objective = goal(config, known)
+    groups = {name: list(found) for name, found in objective.groups(network).items()}
+    empty = [name for name, found in groups.items() if not found]
+    if empty or not groups:
+        raise ConfigError(f"network {config.network.name} has no parameter to train; choose another")
+    batches = _batches(config, data.train, place)
+    made = {
+        name: optimizers.optimizer(config.optimizer, found, share=objective.rate(name))
+        for name, found in groups.items()
+    }
+    per_epoch = -(-batches.order.batches // config.train.accumulate)
+    updates = min(config.train.epochs * per_epoch, config.train.steps or config.train.epochs * per_epoch)
+    return Ready(
+        place=place,
+        network=network,
+        objective=objective,
+        data=data,
+        batches=batches,
+        validation=_validation(config, data, place),
+        groups=groups,
+        optimizers=made,
+        schedules={
+            name: optimizers.schedule(config.schedule, one, updates=updates, updates_per_epoch=per_epoch)
+            for name, one in made.items()
+        },
+    )
+
+
+def wanted(config: Config, known: Entry | None) -> Wanted:
+    """What the network takes, as far as that is known before it is built."""
+    classes = config.network.options.get("num_classes", known.classes if known else 0)
+    return Wanted(
+        input=known.input if known else None,
+        classes=int(classes or 0),
+        ids=known.ids if known else 0,
+        seed=config.train.seed,
+    )
+
+
+def build_network(config: Config, known: Entry | None, data: Data) -> nn.Module:
+    """The network, with as many classes as the data has unless its options say otherwise."""
+    options: dict[str, Any] = dict(config.network.options)
+    if known is not None and known.classes and data.classes:
+        options.setdefault("num_classes", len(data.classes))
+    try:
+        network = target.network(config.network.name, **options)
+    except LaptimeError:
+        raise
+    except Exception as error:  # torch's own at a size that is none, and what a network checks itself
+        given = ", ".join(f"network.options.{name}" for name in config.network.options) or "network.options"
+        raise ConfigError(
+            f"{config.network.name} cannot be built with these options ({first_line(error)}); change {given}"
+        ) from error
+    if config.network.dropout is not None:
+        for module in network.modules():
+            if isinstance(module, nn.modules.dropout._DropoutNd):
+                module.p = config.network.dropout
+    return network
+
+
+def goal(config: Config, known: Entry | None) -> Objective:
+    """What the network is trained for, with the loss that the configuration names."""
+    criterion = CRITERIA[config.loss.name] if config.loss.name is not None else None
+    return (known.goal if known is not None else classification)(criterion)
+
+
+def _batches(config: Config, dataset: Dataset[Any], place: Place) -> Batches:
+    ranks, train, loader = place.ranks, config.train, config.loader
+    samples = len(dataset)  # type: ignore[arg-type]
+    order = Order(
+        samples,
+        train.batch,
+        seed=train.seed,
+        shuffle=loader.shuffle,
+        drop_last=loader.drop_last,
+        rank=ranks.rank,
+        ranks=ranks.ranks,
+        epochs=train.epochs,
+    )
+    if not order.batches:
+        each = f" on each of {ranks.ranks} ranks" if ranks.several else ""
+        raise ConfigError(
+            f"{samples} samples do not fill one batch of {train.batch}{each}; lower train.batch, or set "
+            "loader.drop_last = false"
+        )
+    return Batches(dataset, order, loader, place.device)
+
+
+def _validation(config: Config, data: Data, place: Place) -> Batches | None:
+    """Held-out data in its own order, none of it left out. Every rank takes its share."""
+    if data.validation is None or not len(data.validation):  # type: ignore[arg-type]
+        return None
+    samples = len(data.validation)  # type: ignore[arg-type]
+    order = Order(
+        samples,
+        config.train.batch,
+        seed=0,
+        shuffle=False,
+        drop_last=False,
+        rank=place.ranks.rank,
+        ranks=place.ranks.ranks,
+    )
+    return Batches(data.validation, order, config.loader, place.device)

@@ -1,0 +1,98 @@
+"""What a training goes on from: everything that the next step depends on, written whole or not at all."""
+
+from __future__ import annotations
+
+import random
+import shlex
+from pathlib import Path
+from typing import IO, Any, cast
+
+import numpy as np
+import torch
+
+from laptime.errors import TrainingError
+from laptime.runs.directory import unused
+from laptime.runs.files import first_line, one_line, replacing
+
+FOLDER = "checkpoint"
+LAST, BEST = "last.pt", "best.pt"
+VERSION = 1
+
+
+def random_states() -> dict[str, Any]:
+    """The states of every generator that a step may draw from, as tensors and plain values."""
+    kind, keys, position, has_gauss, cached = np.random.get_state(legacy=True)
+    version, internal, gauss = random.getstate()
+    return {
+        "torch": torch.get_rng_state(),
+        "cuda": torch.cuda.get_rng_state_all() if torch.cuda.is_available() else [],
+        "numpy": [str(kind), np.asarray(keys).tolist(), position, has_gauss, cached],
+        "python": [version, list(internal), gauss],
+    }
+
+
+def set_random_states(states: dict[str, Any]) -> None:
+    """Put the generators back."""
+    torch.set_rng_state(states["torch"])
+    if states["cuda"] and torch.cuda.is_available():
+        torch.cuda.set_rng_state_all(states["cuda"])
+    kind, keys, position, has_gauss, cached = states["numpy"]
+    np.random.set_state((kind, np.array(keys, dtype=np.uint32), position, has_gauss, cached))
+    version, internal, gauss = states["python"]
+    random.setstate((version, tuple(internal), gauss))
+
+
+def save(path: Path, state: dict[str, Any]) -> None:
+    """Write a state under a hidden name, then rename it: a kill leaves the one before."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with replacing(path) as file:
+        disk = _Disk(file)
+        try:
+            torch.save({"version": VERSION, **state}, cast(IO[bytes], disk))
+        except RuntimeError as error:
+            raise disk.refusal or error from None
+
+
+class _Disk:
+    """A file as torch.save sees it. Torch's own error does not say that a disk is full; this one knows."""
+
+    def __init__(self, file: IO[bytes]) -> None:
+        self._file = file
+        self.refusal: OSError | None = None
+
+    def write(self, data: Any) -> int:
+        try:
+            return self._file.write(data)
+        except OSError as error:
+            self.refusal = error
+            raise
+
+    def flush(self) -> None:
+        self._file.flush()
+
+
+def anew(path: Path) -> str:
+    """How to train from the beginning where a checkpoint is of no use: its directory may be taken."""
+    out = path.parent.parent
+    if not out.exists() or not any(out.iterdir()):
+        return "start without --resume"
+    return f"start anew without --resume and with --out {shlex.quote(str(unused(out)))}"
+
+
+def load(path: Path) -> dict[str, Any]:
+    """A state on the CPU, read without running anything that a stranger might have put into it."""
+    if not path.exists():
+        raise TrainingError(f"there is no checkpoint {one_line(path)}; {anew(path)}")
+    try:
+        state: dict[str, Any] = torch.load(path, map_location="cpu", weights_only=True)
+        version = state["version"]
+    except Exception as error:
+        raise TrainingError(
+            f"the checkpoint {one_line(path)} cannot be read ({first_line(error)}); {anew(path)}"
+        ) from error
+    if version != VERSION:
+        raise TrainingError(
+            f"the checkpoint {one_line(path)} has version {version}, this laptime reads {VERSION}; "
+            f"{anew(path)}"
+        )
+    return state

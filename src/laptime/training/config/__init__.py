@@ -1,0 +1,41 @@
+"""One valid description of a training, from TOML, YAML or XML, and why each of its values is what it is."""
+
+from laptime.training.config.schema import (
+    CheckpointConfig,
+    Config,
+    DataConfig,
+    DigitsData,
+    FolderData,
+    LoaderConfig,
+    LossConfig,
+    NetworkConfig,
+    OptimizerConfig,
+    RecordConfig,
+    ScheduleConfig,
+    SyntheticData,
+    TextData,
+    TrainConfig,
+    TreesData,
+    ValidationConfig,
+    ZenerData,
+)
+
+__all__ = [
+    "CheckpointConfig",
+    "Config",
+    "DataConfig",
+    "DigitsData",
+    "FolderData",
+    "LoaderConfig",
+    "LossConfig",
+    "NetworkConfig",
+    "OptimizerConfig",
+    "RecordConfig",
+    "ScheduleConfig",
+    "SyntheticData",
+    "TextData",
+    "TrainConfig",
+    "TreesData",
+    "ValidationConfig",
+    "ZenerData",
+]

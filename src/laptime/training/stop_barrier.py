@@ -1,0 +1,78 @@
+"""The last step that all ranks take, when any of them is asked to stop. Nothing is exchanged before that."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from laptime.training.ranks import Ranks
+from laptime.training.stop_signals import Terminated
+
+LOOK_S = 0.2  # a look at the store takes 0.1 ms, aside
+
+
+class Agreement:
+    """Ranks stop after the same step, the furthest that any of them had begun when it heard of the request.
+
+    A rank that waits for another inside a step cannot answer, so a thread of each does. Once it has told how
+    far its rank has come, the rank begins no further step until all have told; so the furthest step is one
+    that every rank can still reach, and none goes beyond it.
+    """
+
+    def __init__(self, ranks: Ranks) -> None:
+        self._ranks = ranks
+        self._store = ranks.store("stop", first=False)  # of its own: a wait on the other would block this
+        self._lock = threading.Lock()
+        self._begun = 0
+        self._told = False  # how far this rank has come
+        self._last: int | None = None
+        self._known, self._closed = threading.Event(), threading.Event()
+
+    @contextmanager
+    def open(self) -> Iterator[None]:
+        """Answer while this lasts."""
+        thread = threading.Thread(target=self._listen, name="laptime-agreement", daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            self._closed.set()
+            thread.join()
+
+    def may_begin(self, step: int, *, asked: bool) -> bool:
+        """Whether this rank takes the step; False: all stop here. `asked`: somebody asked this rank to."""
+        if asked and not self._told:
+            try:
+                self._store.set("asked", "yes")
+            except RuntimeError:
+                raise Terminated from None  # the launcher is gone: there is nobody to agree with
+        with self._lock:
+            if not self._told:
+                self._begun = step
+                return True
+        self._known.wait()
+        if self._last is None:
+            raise Terminated
+        return step <= self._last
+
+    def _listen(self) -> None:
+        try:
+            if not self._there(["asked"]):
+                return
+            with self._lock:
+                self._told = True
+            self._store.set(str(self._ranks.rank), str(self._begun))
+            everyone = [str(rank) for rank in range(self._ranks.ranks)]
+            if self._there(everyone):
+                self._last = max(int(self._store.get(rank)) for rank in everyone)
+        except RuntimeError:  # the launcher is gone
+            self._told = True
+        self._known.set()
+
+    def _there(self, keys: list[str]) -> bool:
+        """Wait until the store has them; False if it is over before."""
+        while not self._closed.wait(LOOK_S):
+            if self._store.check(keys):
+                return True
+        return False

@@ -1,0 +1,126 @@
+"""A figure as plain data: what Plotly draws, its title and what it says. It has no colours of a page."""
+
+from __future__ import annotations
+
+import base64
+import html
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from laptime.runs.files import one_line
+
+Trace = dict[str, Any]
+_LONGEST = 34  # letters of a name on an axis; its whole length is in the hover text
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Choice:
+    """One line of a figure's selector: the traces that are drawn when it is chosen, and changes of layout."""
+
+    name: str
+    shows: Sequence[int]
+    layout: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Figure:
+    """Something to look at. `name` is unique in a page; `caption` says what is shown and how it is known."""
+
+    name: str
+    title: str
+    caption: str
+    traces: Sequence[Trace]
+    layout: Mapping[str, Any] = field(default_factory=dict)
+    height: int = 340
+    choices: Sequence[Choice] = ()
+    asks: str = ""  # what the selector is of: "layer"
+
+    def document(self) -> dict[str, Any]:
+        """As the page's script takes it."""
+        shown = set(self.choices[0].shows) if self.choices else set(range(len(self.traces)))
+        first = dict(self.choices[0].layout) if self.choices else {}
+        return {
+            "data": [
+                {**trace, "visible": place in shown} if self.choices else trace
+                for place, trace in enumerate(self.traces)
+            ],
+            "layout": {**self.layout, **first, "height": self.height},
+            "choices": [
+                {"name": one.name, "shows": list(one.shows), "layout": dict(one.layout)}
+                for one in self.choices
+            ],
+            "asks": self.asks,
+        }
+
+
+# The same word has the same colour in every figure and in the books. Okabe and Ito's palette (2008), which
+# the colour-blind can tell apart, darkened where it would vanish on white; all stand out on dark pages too.
+COLOURS = {
+    "forward": "#2a7fc1",
+    "backward": "#d9601a",
+    "update": "#b3609a",
+    "loss": "#a88f00",
+    "data_wait": "#149a73",
+    "copy": "#56a7d8",
+    "communication": "#8c6239",
+    "idle": "#9aa3ad",
+    "host": "#6f7d8c",
+    "instrument": "#e0a526",
+    "unexplained": "#d02f4b",
+}
+MANY = (
+    "#2a7fc1", "#d9601a", "#149a73", "#b3609a", "#e0a526", "#56a7d8", "#8c6239", "#d02f4b", "#6a5acd",
+    "#7a9e1f", "#00838f", "#c2185b",
+)  # fmt: skip
+"""For things that have no colour of their own, such as layers and runs, in this order."""
+
+
+def colour(place: int) -> str:
+    """Of the n-th of many."""
+    return MANY[place % len(MANY)]
+
+
+def packed(values: Any, dtype: str = "f4") -> dict[str, str]:
+    """Numbers as Plotly's typed arrays: a third of what they take as decimal text."""
+    array = np.ascontiguousarray(np.asarray(values, dtype=dtype))
+    return {"dtype": dtype, "bdata": base64.b64encode(array.tobytes()).decode()}
+
+
+def label(name: str) -> str:
+    """A name as Plotly shows it letter by letter: what looks like markup or a template stays text."""
+    return _letters(one_line(name))
+
+
+def short(name: str, longest: int = _LONGEST) -> str:
+    """A name for an axis; its end stays, which tells more than its beginning."""
+    text = one_line(name)
+    return _letters(text if len(text) <= longest else "…" + text[1 - longest :])
+
+
+def _letters(text: str) -> str:
+    """Plotly reads a few tags, entities, and %{…} in the name of a trace."""
+    return html.escape(text, quote=False).replace("%{", "%&#123;")
+
+
+def apart(names: Sequence[str]) -> list[str]:
+    """Names for an axis or a legend; two that became equal by being shortened are kept apart."""
+    seen: dict[str, int] = {}
+    found = []
+    for name in names:
+        text = short(name)
+        seen[text] = seen.get(text, 0) + 1
+        found.append(text if seen[text] == 1 else f"{text} ({seen[text]})")
+    return found
+
+
+def milliseconds(values: Any) -> list[float | None]:
+    """Seconds as milliseconds of four digits; None where unknown."""
+    return [None if value is None or np.isnan(value) else float(f"{value * 1e3:.4g}") for value in values]
+
+
+def axis(title: str, **more: Any) -> dict[str, Any]:
+    """An axis with its title."""
+    return {"title": {"text": title}, **more}

@@ -1,0 +1,274 @@
+"""Layers: side by side, forward against backward, and over the iterations on each device."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from laptime.views.figures.figure import (
+    COLOURS,
+    Choice,
+    Figure,
+    Trace,
+    apart,
+    axis,
+    colour,
+    label,
+    milliseconds,
+    packed,
+    short,
+)
+from laptime.views.figures.steps import of, step_axis
+from laptime.views.step_bins import Digest, Rows
+
+PHASES = ("forward", "backward", "update")
+_MOST_BARS = 60
+_MOST_LINES = 12
+_FEW = 60  # points of a line that are marked one by one: more would run into each other
+
+Part = Mapping[str, Any]
+
+
+def layers_together(part: Part, unit: str) -> Figure | None:
+    """Every layer with its phases end to end, the largest first."""
+    timed = sorted((one for one in part["layers"] if one["total_s"]), key=lambda one: -one["total_s"])
+    if not timed:
+        return None
+    shown = timed[:_MOST_BARS]
+    names = apart([one["layer"] for one in shown])
+    traces = [
+        {
+            "type": "bar",
+            "orientation": "h",
+            "name": phase,
+            "y": names,
+            "x": milliseconds(one[phase]["median"] if one[phase] else np.nan for one in shown),
+            "customdata": [[label(one["layer"]), one["share"] * 100] for one in shown],
+            "marker": {"color": COLOURS[phase]},
+            "hovertemplate": "%{customdata[0]}: %{x} ms, the layer %{customdata[1]:.1f} % of the compute"
+            f"<extra>{phase}</extra>",
+        }
+        for phase in PHASES
+        if any(one[phase] for one in shown)
+    ]
+    more = f" The {len(shown)} largest of {len(timed)}." if len(timed) > len(shown) else ""
+    return Figure(
+        name="layers",
+        title=f"All {unit}s together",
+        caption=f"Median milliseconds of each {unit} in a step, by phase; updates are split by parameter "
+        f"bytes (allocated).{more}",
+        traces=traces,
+        layout={
+            "barmode": "stack",
+            "xaxis": axis("ms"),
+            "yaxis": {"autorange": "reversed", "automargin": True, "type": "category"},
+            "legend": {"traceorder": "normal"},  # as the bars, from left to right
+        },
+        height=140 + 22 * max(4, len(shown)),
+    )
+
+
+def forward_against_backward(part: Part, unit: str) -> Figure | None:
+    """Two bars for each layer, in the order of the network, with the middle half of their steps."""
+    shown = [one for one in part["layers"] if one["forward"] and one["backward"]]
+    if not shown:
+        return None
+    every = len(shown)
+    shown = sorted(shown, key=lambda one: -one["total_s"])[:_MOST_BARS]
+    order = {one["layer"]: place for place, one in enumerate(part["layers"])}
+    shown.sort(key=lambda one: order[one["layer"]])
+    traces = []
+    for phase in ("forward", "backward"):
+        medians = np.array([one[phase]["median"] for one in shown])
+        traces.append(
+            {
+                "type": "bar",
+                "name": phase,
+                "x": apart([one["layer"] for one in shown]),
+                "y": milliseconds(medians),
+                "error_y": {
+                    "type": "data",
+                    "symmetric": False,
+                    "array": milliseconds(np.array([one[phase]["q3"] for one in shown]) - medians),
+                    "arrayminus": milliseconds(medians - np.array([one[phase]["q1"] for one in shown])),
+                    "thickness": 1,
+                    "width": 2,
+                },
+                "marker": {"color": COLOURS[phase]},
+                "customdata": [label(one["layer"]) for one in shown],
+                "hovertemplate": "%{customdata}: %{y} ms<extra>" + phase + "</extra>",
+            }
+        )
+    return Figure(
+        name="forward-backward",
+        title="Forward against backward",
+        caption=f"Median milliseconds of each {unit}, in the order of the network; the lines span the middle "
+        f"half of the steps.{f' The {len(shown)} largest of {every}.' if every > len(shown) else ''}",
+        traces=traces,
+        layout={
+            "barmode": "group",
+            "xaxis": {"automargin": True, "type": "category", "tickangle": -40},
+            "yaxis": axis("ms"),
+        },
+        height=400,
+    )
+
+
+def over_iterations(digest: Digest, order: Sequence[str], unit: str, marked: str = "") -> Figure | None:
+    """The thesis' layer time over iterations: a line for each layer, one device and phase at a time.
+
+    `marked` says which steps have layer times.
+    """
+    rows = digest.layers
+    if not len(rows["layer"]):
+        return None
+    largest = list(order)[:_MOST_LINES]
+    ranks = [int(rank) for rank in np.unique(rows["rank"])]
+    devices = _devices(digest, ranks)
+    traces: list[Trace] = []
+    choices: list[Choice] = []
+    for rank in ranks:
+        for phase in ("all phases", *PHASES):
+            shows = []
+            highest = []
+            for place, layer in enumerate(largest):
+                mine = of(rows, rank=rank, layer=layer)
+                steps, seconds = _summed(mine) if phase == "all phases" else _phase(mine, phase)
+                if len(steps):
+                    shows.append(len(traces))
+                    traces.append(_line(steps, seconds, layer, colour(place)))
+                    highest.append(_top(seconds))
+            shows += _slow(digest, rank, phase, largest, traces)
+            if shows:
+                words = f"{devices[rank]}, {phase}" if len(ranks) > 1 else phase
+                yaxis = axis("ms", range=[0, max(highest) * 1.1])
+                choices.append(Choice(name=words, shows=shows, layout={"yaxis": yaxis}))
+    more = f"; the {len(largest)} largest of {len(order)}" if len(order) > len(largest) else ""
+    return Figure(
+        name="iterations",
+        title=f"{unit.capitalize()} time over the iterations",
+        caption=f"Median of neighbouring steps{more}. Crosses are single steps far beyond their neighbours. "
+        f"A double click shows what reaches out of the frame.{_dotted(traces)}{marked and f' {marked}'}",
+        traces=traces,
+        layout={"xaxis": step_axis(digest), "hovermode": "closest"},
+        height=420,
+        choices=choices,
+        asks="device and phase" if len(ranks) > 1 else "phase",
+    )
+
+
+def one_layer(digest: Digest, order: Sequence[str], unit: str) -> Figure | None:
+    """Forward, backward and update of one layer over the iterations, on every device."""
+    rows = digest.layers
+    if not len(rows["layer"]):
+        return None
+    ranks = [int(rank) for rank in np.unique(rows["rank"])]
+    devices = _devices(digest, ranks)
+    traces: list[Trace] = []
+    choices = []
+    for layer in order:
+        mine = of(rows, layer=layer)
+        shows = []
+        highest = [0.0]
+        for rank in ranks:
+            for phase in PHASES:
+                steps, seconds = _phase(of(mine, rank=rank), phase)
+                if len(steps):
+                    shows.append(len(traces))
+                    name = f"{devices[rank]}, {phase}" if len(ranks) > 1 else phase
+                    line = _line(steps, seconds, name, COLOURS[phase])
+                    line["line"]["dash"] = ("solid", "dot", "dash", "dashdot")[rank % 4]
+                    traces.append(line)
+                    highest.append(_top(seconds))
+        if shows:
+            yaxis = axis("ms", range=[0, max(highest) * 1.1])
+            choices.append(Choice(name=layer, shows=shows, layout={"yaxis": yaxis}))
+    return Figure(
+        name="one-layer",
+        title=f"One {unit} over the iterations",
+        caption="Median of neighbouring steps, by phase"
+        + (" and device." if len(ranks) > 1 else ".")
+        + _dotted(traces),
+        traces=traces,
+        layout={"xaxis": step_axis(digest), "hovermode": "x unified"},
+        choices=choices,
+        asks=unit,
+    )
+
+
+def by_time(part: Part) -> list[str]:
+    """The names of the layers, the largest first."""
+    return [one["layer"] for one in sorted(part["layers"], key=lambda one: -(one["total_s"] or 0.0))]
+
+
+def _devices(digest: Digest, ranks: Sequence[int]) -> dict[int, str]:
+    rows = digest.steps
+    names = {int(rank): str(device) for rank, device in zip(rows["rank"], rows["device"], strict=True)}
+    return {rank: f"{names.get(rank, '')} rank {rank}".strip() for rank in ranks}
+
+
+def _phase(rows: Rows, phase: str) -> tuple[Any, Any]:
+    mine = of(rows, phase=phase)
+    return mine["step"], mine["seconds"]
+
+
+def _summed(rows: Rows) -> tuple[Any, Any]:
+    """The phases of each bin together, at the place of its first."""
+    bins, first, place = np.unique(rows["bin"], return_index=True, return_inverse=True)
+    return rows["step"][first], np.bincount(place, rows["seconds"], minlength=len(bins))
+
+
+def _top(seconds: Any) -> float:
+    """Where a line ends that one slow step, such as the first, does not stretch, in ms."""
+    usual = np.asarray(seconds) * 1e3
+    return float(min(usual.max(), 2.5 * np.quantile(usual, 0.9))) or 1e-3
+
+
+def _line(steps: Any, seconds: Any, name: str, tint: str) -> Trace:
+    return {
+        "type": "scatter",
+        "mode": "lines" if len(steps) > _FEW else "lines+markers" if len(steps) > 1 else "markers",
+        "name": short(name),
+        "meta": label(name),
+        "x": packed(steps),
+        "y": packed(np.asarray(seconds) * 1e3),
+        "line": {"color": tint, "width": 1.4 if len(steps) > _FEW else 0.8},
+        "marker": {"color": tint, "size": 5},
+        "hovertemplate": "step %{x}: %{y:.4g} ms<extra>%{meta}</extra>",
+    }
+
+
+def _dotted(traces: Sequence[Trace]) -> str:
+    """What is said of a figure with dots: a line between two of them is of no step."""
+    drawn = any(trace["mode"] == "lines+markers" for trace in traces)
+    return " Dots are the steps that were measured; nothing is known between them." if drawn else ""
+
+
+def _slow(digest: Digest, rank: int, phase: str, layers: Sequence[str], traces: list[Trace]) -> list[int]:
+    """Single slow times of these layers, as crosses in their colours; where they are among the traces."""
+    if phase == "all phases":
+        return []
+    rows = of(digest.slow_layers, rank=rank, phase=phase)
+    here = np.isin(rows["layer"].astype(str), list(layers))
+    if not here.any():
+        return []
+    rows = {name: column[here] for name, column in rows.items()}
+    traces.append(
+        {
+            "type": "scatter",
+            "mode": "markers",
+            "name": "slow single steps",
+            "x": packed(rows["step"]),
+            "y": packed(rows["seconds"] * 1e3),
+            "customdata": [label(name) for name in rows["layer"]],
+            "marker": {
+                "symbol": "x",
+                "size": 6,
+                "color": [colour(list(layers).index(name)) for name in rows["layer"]],
+            },
+            "hovertemplate": "step %{x}: %{y:.4g} ms<extra>%{customdata}</extra>",
+        }
+    )
+    return [len(traces) - 1]

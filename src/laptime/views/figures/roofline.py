@@ -1,0 +1,124 @@
+"""Roofline (Williams, Waterman and Patterson 2009): what each layer reached, and what the device allows."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from laptime.model import Workload
+from laptime.views.figures.figure import COLOURS, Figure, Trace, axis, label, packed, short
+
+_NAMED = 3  # points of each phase
+_ROOM = (0.45, 0.12)  # decades beside and below a point that a name of twenty letters takes
+
+Point = tuple[float, float, str, float]  # FLOPs a byte, FLOP/s, layer, seconds
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ceiling:
+    """What a device offers: FLOP/s by type and bytes a second, and where the figures are from."""
+
+    device: str
+    flops: Mapping[str, float]
+    bandwidth: float
+    source: str
+
+
+def roofline(part: Mapping[str, Any], workload: Workload, ceiling: Ceiling | None) -> Figure | None:
+    """A point for each layer and pass that computes: FLOP/s over FLOPs a byte."""
+    work: dict[tuple[str, str], tuple[int, int]] = {}
+    for one in workload.operations:
+        flops, moved = work.get((one.layer, one.phase.value), (0, 0))
+        work[one.layer, one.phase.value] = (flops + one.flops, moved + one.moved)
+    traces: list[Trace] = []
+    reach = [1e30, 0.0]
+    for phase in ("forward", "backward"):
+        points: list[Point] = []
+        for layer in part["layers"]:
+            flops, moved = work.get((layer["layer"], phase), (0, 0))
+            seconds = (layer[phase] or {}).get("median")
+            if flops and moved and seconds:
+                points.append((flops / moved, flops / seconds, layer["layer"], seconds))
+        if points:
+            reach = [min(reach[0], *(one[0] for one in points)), max(reach[1], *(one[0] for one in points))]
+            traces.append(_points(points, phase))
+    if not traces:
+        return None
+    if ceiling is not None:
+        traces += _roofs(ceiling, reach)
+    bend = "Left of the bend, memory is the limit; right of it, arithmetic."
+    source = (
+        f"{bend} The roofs are those of {ceiling.device} ({ceiling.source})."
+        if ceiling is not None and ceiling.flops
+        else "No roof: the device is not in the catalog, and `laptime calibrate` has not measured it."
+    )
+    return Figure(
+        name="roofline",
+        title="Roofline per layer",
+        caption="FLOPs and bytes as the step asks for them, over the measured median time. The size of a "
+        f"point is its time, those that took longest bear their names. {source}",
+        traces=traces,
+        layout={
+            "xaxis": axis("FLOPs per byte", type="log"),
+            "yaxis": axis("FLOP/s", type="log", exponentformat="SI"),
+            "hovermode": "closest",
+        },
+        height=420,
+    )
+
+
+def _apart(points: list[Point]) -> list[Point]:
+    """The longest few whose names would not be written over each other."""
+    found: list[Point] = []
+    for one in sorted(points, key=lambda one: -one[3]):
+        far = [np.abs(np.log10([one[0] / other[0], one[1] / other[1]])) for other in found]
+        if len(found) < _NAMED and all(x > _ROOM[0] or y > _ROOM[1] for x, y in far):
+            found.append(one)
+    return found
+
+
+def _points(points: list[Point], phase: str) -> Trace:
+    longest = max(one[3] for one in points)
+    named = _apart(points)
+    return {
+        "type": "scatter",
+        "mode": "markers+text",
+        "name": phase,
+        "text": [short(one[2], 20) if one in named else "" for one in points],
+        # Forward and backward of a layer lie close to each other.
+        "textposition": "top center" if phase == "forward" else "bottom center",
+        "textfont": {"size": 11, "color": COLOURS[phase]},
+        "x": packed([one[0] for one in points], "f8"),
+        "y": packed([one[1] for one in points], "f8"),
+        "customdata": [[label(one[2]), one[3] * 1e3] for one in points],
+        "marker": {
+            "color": COLOURS[phase],
+            "size": [6 + 16 * float(np.sqrt(one[3] / longest)) for one in points],
+            "opacity": 0.75,
+        },
+        "hovertemplate": "%{customdata[0]}: %{y:.3s}FLOP/s at %{x:.3g} FLOPs a byte, %{customdata[1]:.4g} ms"
+        f"<extra>{phase}</extra>",
+    }
+
+
+def _roofs(ceiling: Ceiling, reach: list[float]) -> list[Trace]:
+    traces = []
+    low, high = reach[0] / 3, reach[1] * 3
+    for place, (dtype, peak) in enumerate(sorted(ceiling.flops.items(), key=lambda one: one[1])):
+        bend = peak / ceiling.bandwidth
+        places = sorted({low, max(low, min(bend, high)), high})
+        traces.append(
+            {
+                "type": "scatter",
+                "mode": "lines",
+                "name": f"at most, {dtype}",
+                "x": places,
+                "y": [min(peak, x * ceiling.bandwidth) for x in places],
+                "line": {"color": "#6f7d8c", "width": 1.4, "dash": ("solid", "dash", "dot")[place % 3]},
+                "hovertemplate": "%{y:.3s}FLOP/s<extra>" + dtype + "</extra>",
+            }
+        )
+    return traces

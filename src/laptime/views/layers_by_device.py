@@ -1,0 +1,28 @@
+"""Layer time per device: a column for each rank."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from laptime.views.step_series import LayerPhase, Series
+
+
+def by_device(side: Sequence[Series]) -> list[dict[str, Any]]:
+    """Median seconds of each layer and phase on each device, over the runs of one side."""
+    keys: dict[LayerPhase, None] = dict.fromkeys(key for one in side for key in one.layers)
+    devices = {rank: device for one in side for rank, device in one.devices.items()}
+    rows = []
+    for layer, phase in keys:
+        seconds = {}
+        for rank, device in sorted(devices.items()):
+            cells = [
+                (one.ranks.get(rank, {}) if len(one.devices) > 1 else one.layers).get((layer, phase))
+                for one in side
+            ]
+            medians = [float(np.median(cell)) for cell in cells if cell is not None]
+            seconds[f"{device} rank {rank}"] = float(np.median(medians)) if medians else None
+        rows.append({"layer": layer, "phase": phase, "seconds": seconds})
+    return rows
