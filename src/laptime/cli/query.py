@@ -26,16 +26,22 @@ def query(
         "runs"
     ),
     rows: Annotated[int, typer.Option("--rows", min=1, help="Print at most so many rows.")] = 100,
+    unsafe: Annotated[
+        bool,
+        typer.Option(
+            "--unsafe", help="Let the SQL read and write any file and load extensions, without limits."
+        ),
+    ] = False,
     as_json: Json = False,
 ) -> None:
-    """Ask many runs at once, in SQL.
+    """Ask many runs at once, in SQL. It only reads the runs, within limits of memory and time.
 
     For example: laptime query "SELECT layer, median(seconds) FROM layers GROUP BY layer"
     """
     with waiting("asking"):
         from laptime.runs.query import query as ask
 
-        found = ask(sql, runs)
+        found = ask(sql, runs, unsafe=unsafe)
     for warning in found.warnings:
         say(f"laptime: {warning}")
     names = _distinct(found.table.column_names)
