@@ -29,8 +29,7 @@ class LimitedConnection(H11Protocol):
         super().connection_made(transport)
         self._opened_s = self.loop.time()
         self._end_after(self.limits.header_s)
-        if len(self.connections) > _most(self.limits.most):
-            self._make_room()
+        self._make_room()
 
     def handle_events(self) -> None:
         """Something has come; perhaps it completes a request."""
@@ -70,8 +69,14 @@ class LimitedConnection(H11Protocol):
 
     def _make_room(self) -> None:
         """End the oldest connection that asks nothing: half-open ones shall keep nobody out."""
-        idle = [held for held in self.connections if isinstance(held, LimitedConnection) and held.is_idle]
-        min(idle, key=lambda held: held._opened_s).transport.abort()
+        held = [
+            other
+            for other in self.connections
+            if isinstance(other, LimitedConnection) and not other.transport.is_closing()
+        ]
+        if len(held) > _most(self.limits.most):
+            idle = (other for other in held if other.is_idle)  # this one is among them
+            min(idle, key=lambda other: other._opened_s).transport.abort()
 
 
 def _most(wanted: int) -> int:
