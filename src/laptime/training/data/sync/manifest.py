@@ -18,9 +18,7 @@ from typing import Any
 
 from laptime.errors import DataError
 from laptime.runs.files import first_line, write_json
-from laptime.training.data.sync_places import CHUNK, Entry
-
-__all__ = ["JOURNAL", "MANIFEST", "Manifest", "Record", "digest", "holding", "identity"]
+from laptime.training.data.sync.remote import Entry
 
 MANIFEST = ".laptime-sync.json"
 JOURNAL = ".laptime-sync.journal"
@@ -28,14 +26,14 @@ _VERSION = 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Record:
+class SyncedFile:
     """One finished file."""
 
     size: int
     sha256: str
     source: str  # `identity` of what it was read from
     mtime_ns: int  # of the file here: unchanged, it need not be read again
-    checked: bool  # against a checksum from the remote place
+    checked: bool  # against a checksum from the remote folder
 
 
 def identity(address: str, entry: Entry) -> str:
@@ -44,48 +42,37 @@ def identity(address: str, entry: Entry) -> str:
     return hashlib.blake2b(text.encode("utf-8", "surrogateescape"), digest_size=8).hexdigest()
 
 
-def digest(path: Path) -> tuple[str, str]:
-    """SHA-256 and MD5 of a file of ours."""
-    sha256, md5 = hashlib.sha256(), hashlib.md5(usedforsecurity=False)
-    with open(path, "rb") as file:
-        while piece := file.read(CHUNK):
-            sha256.update(piece)
-            md5.update(piece)
-    return sha256.hexdigest(), md5.hexdigest()
-
-
 class Manifest:
     """The finished files of a folder. Threads share it."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        self._files = _read_manifest(folder / MANIFEST) | dict(_read_journal(folder / JOURNAL))
-        self._lock = threading.Lock()
         self._changed = (folder / JOURNAL).exists()
+        self._files = dict(_read(folder))
+        self._lock = threading.Lock()
         flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | getattr(os, "O_NOFOLLOW", 0)
         self._journal = os.open(folder / JOURNAL, flags, 0o644)
         os.write(self._journal, b"\n")  # the last line may have been cut off
 
-    def get(self, name: str) -> Record | None:
+    def get(self, name: str) -> SyncedFile | None:
         """What is known of a file here."""
         return self._files.get(name)
 
-    def add(self, name: str, record: Record) -> None:
+    def add(self, name: str, file: SyncedFile) -> None:
         """Remember a finished file, even if the next moment is the last."""
-        line = json.dumps([name, asdict(record)]).encode() + b"\n"
+        line = json.dumps([name, asdict(file)]).encode() + b"\n"
         with self._lock:
             os.write(self._journal, line)
-            self._files[name] = record
+            self._files[name] = file
             self._changed = True
 
     def close(self, remote: str) -> None:
         """Write the manifest; the journal is in it then."""
         os.close(self._journal)
         if self._changed:
-            files = {name: asdict(record) for name, record in sorted(self._files.items())}
-            write_json(
-                self._folder / MANIFEST, {"schema_version": _VERSION, "remote": remote, "files": files}
-            )
+            files = {name: asdict(file) for name, file in sorted(self._files.items())}
+            document = {"schema_version": _VERSION, "remote": remote, "files": files}
+            write_json(self._folder / MANIFEST, document)
         (self._folder / JOURNAL).unlink()
 
 
@@ -106,62 +93,46 @@ def holding(folder: Path, remote: str) -> Iterator[Manifest]:
 
 @contextmanager
 def _locked(folder: Path) -> Iterator[None]:
+    descriptor = None
     try:
-        import fcntl
-    except ImportError:  # Windows: two at a time are the user's own affair
-        yield
-        return
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        with _unless_unsupported():
+        with suppress(ImportError):  # on Windows, two at a time are the user's own affair
+            import fcntl
+
+            descriptor = os.open(folder, os.O_RDONLY)
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        yield
     except BlockingIOError:
+        os.close(descriptor or -1)
         raise DataError(
             f"another synchronisation is writing to {folder}; wait until it has finished"
         ) from None
-    finally:
-        os.close(descriptor)
-
-
-@contextmanager
-def _unless_unsupported() -> Iterator[None]:
-    """Some network file systems know no locks."""
+    except OSError:
+        pass  # some network file systems know no locks
     try:
         yield
-    except BlockingIOError:
-        raise
-    except OSError:
-        pass
+    finally:
+        if descriptor is not None:
+            os.close(descriptor)
 
 
-def _record(fields: dict[str, Any]) -> Record:
-    record = Record(**fields)
-    if not isinstance(record.size, int) or not isinstance(record.sha256, str):
-        raise TypeError("no record of ours")
-    return record
-
-
-def _read_manifest(path: Path) -> dict[str, Record]:
-    """An unreadable manifest is none: every file is then checked or brought again."""
-    try:
-        document = json.loads(_regular(path))
-        return {name: _record(fields) for name, fields in document["files"].items()}
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
-        return {}
-
-
-def _read_journal(path: Path) -> Iterator[tuple[str, Record]]:
-    lines: list[bytes] = []
+def _read(folder: Path) -> Iterator[tuple[str, SyncedFile]]:
+    """From the manifest, then the journal. What cannot be read is as if it were not there: such files are
+    checked or brought again."""
+    with suppress(OSError, ValueError, KeyError, TypeError, AttributeError):
+        yield from [_known(*item) for item in json.loads(_content(folder / MANIFEST))["files"].items()]
     with suppress(OSError):
-        lines = _regular(path).splitlines()
-    for line in lines:
-        with suppress(ValueError, TypeError):
-            name, fields = json.loads(line)
-            yield name, _record(fields)
+        for line in _content(folder / JOURNAL).splitlines():
+            with suppress(ValueError, TypeError):
+                yield _known(*json.loads(line))
 
 
-def _regular(path: Path) -> bytes:
+def _known(name: str, fields: dict[str, Any]) -> tuple[str, SyncedFile]:
+    file = SyncedFile(**fields)
+    if not isinstance(file.size, int) or not isinstance(file.sha256, str):
+        raise TypeError("not written by laptime")
+    return name, file
+
+
+def _content(path: Path) -> bytes:
     if not stat.S_ISREG(path.lstat().st_mode):
         raise OSError(f"{path} is no file")
     return path.read_bytes()
