@@ -163,9 +163,7 @@ def _outcomes(
         stop.set()
         for future in under_way:
             future.cancel()
-        if under_way:
-            remote.close()  # a thread may wait for a server that sends nothing
-        wait(under_way)
+        wait(under_way)  # a minute where a server sends nothing
 
 
 def _judge(done: Sequence[Outcome], plan: Plan, remote: Remote) -> None:

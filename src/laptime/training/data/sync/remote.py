@@ -40,7 +40,7 @@ class SyncLimits:
 
     files: int = 2_000_000  # names in all listings: ImageNet has 1.3 million
     folders: int = 100_000
-    bytes: int = 1 << 40  # received
+    bytes: int = 10**12  # received
     seconds: float = 24 * 3600.0
     listing_bytes: int = 64 << 20  # of one page, or of one SHA256SUMS
 
@@ -123,7 +123,7 @@ class Remote(ABC):
         return ()
 
     def close(self) -> None:  # noqa: B027 -- a local folder has nothing to end
-        """End the connections, also those that threads still wait for."""
+        """End the connections."""
 
     def reconnect(self) -> None:  # noqa: B027
         """Drop what a failure may have left unusable."""
