@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from laptime.errors import CalibrationError
 from laptime.estimate.features import Work
 from laptime.estimate.forest import Forest
+from laptime.ops.registry import kind_named
 
 VERSION = 2
 LAUNCH_US = 2.0  # the shortest kernel: added to the bound, lest tiny operations have none
@@ -50,7 +51,7 @@ class Calibration:
 
     def handed_us(self, work: Work) -> tuple[float, float]:
         """Microseconds of the host to hand an operation over, and its further kernels."""
-        for kind in (work.kind, *_LIKE.get(work.kind, ("elementwise",))):
+        for kind in (work.kind, *(kind_named(work.kind).like or ("elementwise",))):
             for dtype in _types(work.dtype):
                 if (found := self.host_us.get(f"{kind}/{dtype}")) is not None:
                     return found[0], found[1] * (work.serial - 1)
@@ -87,7 +88,7 @@ class Calibration:
             key = next(
                 (
                     (kind, dtype)
-                    for kind in (work.kind, *_LIKE.get(work.kind, ()))
+                    for kind in (work.kind, *kind_named(work.kind).like)
                     for dtype in _types(work.dtype)
                     if (kind, dtype) in forests
                 ),
@@ -160,17 +161,3 @@ def _once(works: Sequence[Work], ask: Callable[[Sequence[Work]], NDArray[np.floa
 def _types(dtype: str) -> tuple[str, ...]:
     """A type, and those whose kernels are most like its own."""
     return dtype, "bfloat16" if dtype == "float16" else "float32", "float32"
-
-
-_LIKE = {
-    "batch_norm_last": ("batch_norm",),
-    "batch_norm_last_backward": ("batch_norm_backward",),
-    "cat": ("copy", "elementwise"),
-    "dropout": ("elementwise",),
-    "fill": ("elementwise",),
-    "function": ("elementwise",),
-    "other": ("elementwise",),
-    "gather": ("copy", "elementwise"),
-    "permuted": ("copy",),
-    "score": ("gather", "copy", "elementwise"),
-}

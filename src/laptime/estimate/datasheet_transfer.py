@@ -22,6 +22,7 @@ from laptime import hardware
 from laptime.estimate.features import TYPES, Work
 from laptime.hardware import Device
 from laptime.model import Operation
+from laptime.ops.registry import kind_named
 
 Floats = NDArray[np.float64]
 
@@ -155,19 +156,7 @@ def shares(device: Device) -> Shares:
 
 def sort_of(operation: Operation, work: Work, mode: str) -> str:
     """The sort of a kernel, the same on every device; a convolution's bias is a kernel by itself."""
-    if work.kind.startswith("convolution"):
-        sizes = operation.sizes
-        if 1 < sizes["g"] >= sizes["c"]:
-            return "depthwise"
-        # What Winograd's algorithm, or FFTs, can do with fewer multiplications.
-        small = sizes["g"] == 1 and sizes["k"] == 3 and sizes["s"] == 1
-        return "winograd" if small else "convolution"
-    if work.kind in ("mm", "bmm") or work.kind.startswith(("attention", "recurrent")):
-        return "product"
-    if work.kind.startswith("batch_norm"):
-        # With fixed statistics it is elementwise; the sweep of the H200 has it in training only.
-        return "batch norm" if mode == "training" else "fixed norm"
-    return "memory"
+    return kind_named(work.kind).transfer_class(operation.sizes, mode)
 
 
 def traits(device: Device) -> Traits:

@@ -82,7 +82,7 @@ def kinds(workload: Workload, speed: Speed) -> tuple[Kind, ...]:
     found: dict[tuple[str, str], list[float]] = {}
     for one in step.operations:
         operation = one.operation
-        if operation.kind == "host":
+        if operation is op_times.BETWEEN:
             continue
         if operation.phase is Phase.UPDATE:  # passes over memory, none of which a model was fitted to
             bound_s = operation.moved / speed.bandwidth

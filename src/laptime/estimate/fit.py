@@ -13,10 +13,10 @@ from laptime.errors import MissingExtra
 from laptime.estimate.calibration import SPARE, Calibration
 from laptime.estimate.forest import Forest
 from laptime.estimate.timed_ops import Timed
+from laptime.ops.registry import kind_named
 
 FEWEST = 20  # rows that are worth a model
 SMEARED, FOLDS = 100, 3  # rows whose errors are worth an average
-_LIBRARY = ("convolution", "recurrent", "attention")  # kinds of cuDNN and the like
 SAFE = 0.9  # quantile of a workspace: what does not fit costs more than what was left free
 
 
@@ -51,7 +51,7 @@ def _times(found: Sequence[Timed], bare: Calibration) -> Forest:
 
 def _workspaces(found: Sequence[Timed]) -> Forest | None:
     """Of kinds whose library computes in memory of its own; relative to what the operation moves."""
-    told = [row for row in found if row.workspace is not None and row.work.kind.startswith(_LIBRARY)]
+    told = [row for row in found if row.workspace is not None and kind_named(row.work.kind).has_workspace]
     if len(told) < FEWEST or np.quantile([row.workspace for row in told], SAFE) < SPARE:
         return None
     targets = [np.log(((row.workspace or 0) + SPARE) / (row.work.bytes + SPARE)) for row in told]

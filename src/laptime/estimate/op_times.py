@@ -14,6 +14,7 @@ from laptime.estimate.device_speed import Speed
 from laptime.estimate.features import Work, of, work
 from laptime.estimate.launch_queue import Played, play
 from laptime.model import Operation, Phase, Workload
+from laptime.ops.registry import kind_named
 
 # The host. An operation costs what its kind took in the sweep, whose host was a 2.1 GHz core, and Python's
 # and autograd's share; a step what zero_grad, the loss and the optimizer take. Both in units of what the
@@ -150,16 +151,10 @@ def _split(updates: Sequence[Operation], device_s: float, span_s: float) -> Iter
 
 
 def _parts(operation: Operation) -> Iterator[Work]:
-    """An operation as a GPU runs it: cuDNN leaves a convolution's bias to a kernel of its own."""
+    """An operation as a GPU runs it."""
     yield work(operation)
-    sizes, dtype = operation.sizes, operation.dtype
-    if operation.kind.startswith("convolution") and sizes.get("bias"):
-        outputs = sizes["n"] * sizes["o"] * sizes["places"]
-        size = outputs * operation.element_bytes
-        if operation.kind == "convolution":
-            yield of("elementwise", dtype, {"n": outputs, "broadcast": 1}, 2 * size)
-        else:
-            yield of("reduction", dtype, {"n": outputs, "o": sizes["o"], "inner": 1}, size)
+    for kernel in kind_named(operation.kind).further_kernels(operation):
+        yield of(kernel.kind, operation.dtype, kernel.sizes, kernel.moved)
 
 
 def _host_us(parts: Sequence[Work], calibration: Calibration) -> float:
