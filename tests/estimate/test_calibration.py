@@ -5,16 +5,16 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from benchmarks.reference_ops import read
 
 from laptime import hardware
 from laptime.errors import CalibrationError
 from laptime.estimate.calibration import LAUNCH_US, Calibration
 from laptime.estimate.device_speed import Speed
 from laptime.estimate.features import of
-from laptime.estimate.fit import fit
+from laptime.estimate.fit import TimedOperation, fit
 from laptime.estimate.op_times import predict_step, prepare
 from laptime.estimate.predict import bottleneck
-from laptime.estimate.timed_ops import Timed, read
 from laptime.model import Memory, Operation, Phase, Workload
 
 PEAKS = {"float32": 60e12, "tf32": 450e12, "bfloat16": 900e12}
@@ -29,7 +29,7 @@ def swept(share, count=200):
     draw = np.random.default_rng(0)
     for _ in range(count):
         work = product(*(int(size) for size in 2 ** draw.integers(7, 13, 3)))
-        yield Timed(
+        yield TimedOperation(
             name="mm", work=work, device_us=work.flops / (share * 60e12) * 1e6 + LAUNCH_US, host_us=20.0
         )
 
@@ -70,7 +70,9 @@ def convolution(n, c):
 
 def test_workspaces_and_the_hosts_times_survive_a_file(tmp_path):
     rows = [
-        Timed(name="c", work=work, device_us=90.0, host_us=30.0 + number % 3, workspace=2 * work.bytes)
+        TimedOperation(
+            name="c", work=work, device_us=90.0, host_us=30.0 + number % 3, workspace=2 * work.bytes
+        )
         for number in range(60)
         if (work := convolution(1 + number % 8, 16 * (1 + number % 5)))
     ]

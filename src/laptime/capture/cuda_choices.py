@@ -1,9 +1,9 @@
 """What CUDA would choose where the CPU chooses otherwise, lent to fake CPU tensors while a step is read.
 
-Attention, recurrent layers and dropout are one operation each on a GPU (`fused_ops`) and several, or another, on a
-CPU; and autocast keeps more operations in float32 on CUDA (torch's documentation, "Automatic Mixed Precision:
-CUDA Ops that can autocast to float32"; the kinds in `ops` name them). Both are settled by torch's dispatcher,
-so kernels are registered there for the time of the reading: they reach calls from C++ too.
+Attention, recurrent layers and dropout are one operation each on a GPU (`fused_ops`) and several, or another,
+on a CPU; and autocast keeps more operations in float32 on CUDA (torch's documentation, "Automatic Mixed
+Precision: CUDA Ops that can autocast to float32"; the kinds in `ops` name them). Both are settled by torch's
+dispatcher, so kernels are registered there for the time of the reading: they reach calls from C++ too.
 """
 
 from __future__ import annotations

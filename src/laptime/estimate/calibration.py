@@ -6,7 +6,7 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 from zipfile import BadZipFile
 
 import numpy as np
@@ -15,11 +15,12 @@ from numpy.typing import NDArray
 from laptime.errors import CalibrationError
 from laptime.estimate.features import Work
 from laptime.estimate.forest import Forest
+from laptime.model.constants import Source
 from laptime.ops.registry import kind_named
 
 VERSION = 2
-LAUNCH_US = 2.0  # the shortest kernel: added to the bound, lest tiny operations have none
-SPARE = 1 << 20  # bytes: added to a workspace and to what it is relative to
+LAUNCH_US: Annotated[float, Source("The shortest kernel: added to every bound.")] = 2.0
+SPARE: Annotated[int, Source("Added to a workspace and to what it is relative to.", unit="bytes")] = 1 << 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

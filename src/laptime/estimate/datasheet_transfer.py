@@ -14,6 +14,7 @@ import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
+from typing import Annotated
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,14 +23,31 @@ from laptime import hardware
 from laptime.estimate.features import TYPES, Work
 from laptime.hardware import Device
 from laptime.model import Operation
+from laptime.model.constants import Source
 from laptime.ops.registry import kind_named
 
 Floats = NDArray[np.float64]
 
-# SHORT_US (of 5 to 200) and POWER_SLACK (of 0.7 to 1) were chosen by the errors of devices left out.
-SHORT_US = 10.0  # an operation of this time fills half of the multiprocessors, in the logarithm of its excess
-NARROW, WIDE = 96, 160  # vector units of a multiprocessor: below are 64, above Kepler's 192
-POWER_SLACK = 0.75  # of its architecture's usual watts for a FLOP/s: with that much the clock holds
+# The errors in docs/prediction.md are of constants fitted without the device in question. The CPUs' passes
+# were of compiled networks, batch 1: nothing better is published.
+_FITTED = (
+    "Fitted by `python -m benchmarks.data_sheet REFERENCE --constants` to 567 steps on 24 GPUs, and to 94 "
+    "forward passes on two CPUs."
+)
+_LEFT_OUT = "Chosen by the errors of devices left out of the fit."
+_UNITS_OF = Source("Vector units of a multiprocessor: below are 64, above Kepler's 192.")
+SHORT_US: Annotated[
+    float,
+    Source("Time of an operation that fills half of the multiprocessors. " + _LEFT_OUT),
+] = 10.0
+NARROW: Annotated[int, _UNITS_OF] = 96
+WIDE: Annotated[int, _UNITS_OF] = 160
+POWER_SLACK: Annotated[
+    float,
+    Source(
+        "Share of its architecture's usual watts for a FLOP/s with which a card holds its clock. " + _LEFT_OUT
+    ),
+] = 0.75
 TENSOR, MATRIX, VECTOR = "tensor", "matrix", "vector"
 
 
@@ -37,15 +55,17 @@ TENSOR, MATRIX, VECTOR = "tensor", "matrix", "vector"
 class Constants:
     """What was fitted. A class of work missing from a table has 1."""
 
-    bound: Mapping[str, float]  # times the bound
-    excess: Mapping[str, float]  # times the excess
-    narrow: float = 1.0  # times the bound of vector units, where few of them share a multiprocessor
-    wide: float = 1.0  # the same where many do
-    throttle: float = 0.0  # power of (usual watts for a FLOP/s / those of the card) that computing slows by
+    bound: Annotated[Mapping[str, float], Source("Factor of the bound. " + _FITTED)]
+    excess: Annotated[Mapping[str, float], Source("Factor of the time beyond the bound. " + _FITTED)]
+    narrow: Annotated[
+        float, Source("Factor of the bound where few vector units share a multiprocessor. " + _FITTED)
+    ] = 1.0
+    wide: Annotated[float, Source("The same where many do. " + _FITTED)] = 1.0
+    throttle: Annotated[
+        float, Source("Computing slows by this power of (usual watts for a FLOP/s / the card's). " + _FITTED)
+    ] = 0.0
 
 
-# Fitted by `python -m benchmarks.data_sheet REFERENCE --constants` to 567 steps on 24 GPUs; the errors in
-# docs/prediction.md are of constants fitted without the device in question.
 GPU = Constants(
     bound={
         "batch norm": 2.72,
@@ -73,7 +93,6 @@ GPU = Constants(
     wide=2.25,
     throttle=1.03,
 )
-# The same command, to 94 forward passes on two CPUs, batch 1, networks compiled: nothing better is published.
 CPU = Constants(
     bound={
         "convolution, vector": 1.77,

@@ -6,12 +6,14 @@ import torch
 from torch import nn
 
 from laptime.microbench.case import Case
+from laptime.microbench.families import family
 from laptime.microbench.random_sizes import Supply
 from laptime.ops.optimizers import OPTIMIZERS, update_operation
 
 _MOMENTUM = OPTIMIZERS["momentum"]
 
 
+@family(low=False)
 def optimizer(supply: Supply, dtype: torch.dtype) -> list[Case]:
     """All tensors of a network, most of them small, at once."""
     draw = supply.draw

@@ -18,8 +18,9 @@ class Operation:
     """What one operation computes and moves.
 
     `sizes` holds the numbers that its time depends on, under the names of its kind (`laptime.ops`); a matrix
-    product has m, k and n. Bytes are counted once for each tensor, as if nothing stayed in a cache. FLOPs are those of matrix
-    products and convolutions, a multiplication and an addition each, as `torch.utils.flop_counter` counts.
+    product has m, k and n. Bytes are counted once for each tensor, as if nothing stayed in a cache. FLOPs are
+    those of matrix products and convolutions, a multiplication and an addition each, as
+    `torch.utils.flop_counter` counts.
     """
 
     name: str  # torch's, such as aten.convolution

@@ -16,7 +16,7 @@ from laptime.estimate.calibration import Calibration
 from laptime.estimate.data_parallel import DDP, alone_from_step, scale
 from laptime.estimate.datasheet_transfer import SHORT_US
 from laptime.estimate.device_speed import Speed
-from laptime.estimate.op_times import Prepared, Step
+from laptime.estimate.op_times import Prepared, TimedStep
 from laptime.estimate.predict import DATA_SHEET, SCALING, together
 from laptime.hardware import Device
 from laptime.model.prediction import Prediction
@@ -62,7 +62,7 @@ def imagined(prepared: Prepared, speed: Speed, factors: Factors) -> tuple[Prepar
     return prepared, replace(speed, device=device, shares=replace(speed.shares, device=device, traits=more))
 
 
-def exchanged(alone: Prediction, step: Step, device: Device, gpus: int, link: float) -> Prediction:
+def exchanged(alone: Prediction, step: TimedStep, device: Device, gpus: int, link: float) -> Prediction:
     """On several GPUs, with a link that is so many times as fast."""
     if gpus == 1:
         return alone
