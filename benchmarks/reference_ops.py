@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from laptime.estimate.features import of
+from laptime.estimate.features import kernel_work
 from laptime.estimate.fit import TimedOperation
 
 # The names of the measured operations -> the kinds of `laptime.ops`.
@@ -57,7 +57,7 @@ def read(path: str | Path) -> Iterator[TimedOperation]:
             moved = int(float(row["bytes_in"])) + int(float(row["bytes_out"]))
             yield TimedOperation(
                 name=name,
-                work=of(kind, row["dtype"], _sizes(name, row["shape"]), moved),
+                work=kernel_work(kind, row["dtype"], _sizes(name, row["shape"]), moved),
                 device_us=float(row["device_us"]),
                 host_us=float(row["host_us"]),
             )

@@ -9,7 +9,7 @@ import torch
 
 from laptime.capture.op_reader import NO_KERNEL
 from laptime.estimate.datasheet_transfer import GPU, sort_of
-from laptime.estimate.features import of, work
+from laptime.estimate.features import kernel_work, work
 from laptime.microbench import all_families
 from laptime.microbench.random_sizes import Bounds, Draw, Supply, TooLarge
 from laptime.model import Memory, Operation, Phase, Workload
@@ -91,9 +91,9 @@ def test_sizes_give_flops_and_finite_features(kind):
     assert found.kind == kind.name
     assert all(math.isfinite(value) for value in found.vector)
     assert found.serial >= 1
-    assert {len(of(kind.name, dtype, operation.sizes, 8).vector) for dtype in ("float32", "bfloat16")} == {
-        len(found.vector)
-    }
+    assert {
+        len(kernel_work(kind.name, dtype, operation.sizes, 8).vector) for dtype in ("float32", "bfloat16")
+    } == {len(found.vector)}
     classes = {name.partition(",")[0] for name in GPU.bound} | {"fixed norm"}
     assert {sort_of(operation, found, mode) for mode in ("training", "inference")} <= classes
     for kernel in kind_named(operation.kind).further_kernels(operation):

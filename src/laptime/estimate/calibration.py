@@ -20,7 +20,9 @@ from laptime.ops.registry import kind_named
 
 VERSION = 2
 LAUNCH_US: Annotated[float, Source("The shortest kernel: added to every bound.")] = 2.0
-SPARE: Annotated[int, Source("Added to a workspace and to what it is relative to.", unit="bytes")] = 1 << 20
+WORKSPACE_SPARE_BYTES: Annotated[
+    int, Source("Added to a workspace and to what it is relative to.", unit="bytes")
+] = 1 << 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,7 +73,9 @@ class Calibration:
         for key, indices in self._by_model(works, self.workspaces).items():
             rows = np.array([works[index].vector for index in indices])
             moved = np.array([works[index].bytes for index in indices])
-            found[indices] = np.exp(self.workspaces[key](rows)) * (moved + SPARE) - SPARE
+            found[indices] = (
+                np.exp(self.workspaces[key](rows)) * (moved + WORKSPACE_SPARE_BYTES) - WORKSPACE_SPARE_BYTES
+            )
         return np.maximum(0.0, found)
 
     def _factors(self, works: Sequence[Work]) -> NDArray[np.float64]:

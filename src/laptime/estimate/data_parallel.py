@@ -30,7 +30,10 @@ MESHES: Annotated[
         "one neighbour (NVIDIA DGX-1 whitepaper WP-08437-002)."
     ),
 ] = {"p100-sxm2": {2: 1 / 4, 3: 2 / 4, 4: 3 / 4}, "v100-sxm2": {2: 2 / 6, 3: 3 / 6, 4: 4 / 6}}
-_FITTED = "Fitted by `python -m benchmarks.scaling`."
+
+
+def _fitted(what: str) -> Source:
+    return Source(f"{what} Fitted by `python -m benchmarks.scaling`.")
 
 
 def _check(name: str, value: float) -> None:
@@ -90,26 +93,13 @@ class Habits:
     through: Annotated[Through, Source("What gradients travel through: torch's rings of GPUs.")] = "gpu_link"
     overlaps: Annotated[bool, Source("Whether with the backward pass, as in torch.")] = True
     bucket_bytes: Annotated[float, Source("The default of DistributedDataParallel.")] = 25 * 2**20
-    link_share: Annotated[
-        float,
-        Source("Of a link's nominal bandwidth that gradients reach beside a backward pass. " + _FITTED),
-    ] = 0.25
-    sync_s: Annotated[
-        float, Source("To find out that all are there; Horovod's coordinator takes longer. " + _FITTED)
-    ] = 0.0008
-    contention: Annotated[
-        float, Source("Seconds that a pass loses for each second of hidden communication. " + _FITTED)
-    ] = 0.36
-    spread: Annotated[
-        float, Source("Standard deviation between GPUs of a node, which stay fast or slow. " + _FITTED)
-    ] = 0.0095
+    link_share: Annotated[float, _fitted("Of a link's bandwidth that gradients reach beside a pass.")] = 0.25
+    sync_s: Annotated[float, _fitted("To find out that all are there; Horovod takes longer.")] = 0.0008
+    contention: Annotated[float, _fitted("Seconds lost for each of hidden communication.")] = 0.36
+    spread: Annotated[float, _fitted("Standard deviation between GPUs, which stay fast or slow.")] = 0.0095
     raggedness: Annotated[float, Source("The same between batches, where samples have any length.")] = 0.0
-    board: Annotated[
-        float, Source("How much chips slow each other down that share a board's power, such as a K80's.")
-    ] = 0.0
-    host_s: Annotated[
-        float, Source("What each further GPU's batch costs a host that prepares all of them.")
-    ] = 0.0
+    board: Annotated[float, Source("How much chips that share a board's power slow each other down.")] = 0.0
+    host_s: Annotated[float, Source("What each further GPU's batch costs a host that prepares all.")] = 0.0
 
     def __post_init__(self) -> None:
         for one in fields(self):

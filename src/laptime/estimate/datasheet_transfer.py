@@ -35,19 +35,11 @@ _FITTED = (
     "forward passes on two CPUs."
 )
 _LEFT_OUT = "Chosen by the errors of devices left out of the fit."
-_UNITS_OF = Source("Vector units of a multiprocessor: below are 64, above Kepler's 192.")
-SHORT_US: Annotated[
-    float,
-    Source("Time of an operation that fills half of the multiprocessors. " + _LEFT_OUT),
-] = 10.0
-NARROW: Annotated[int, _UNITS_OF] = 96
-WIDE: Annotated[int, _UNITS_OF] = 160
-POWER_SLACK: Annotated[
-    float,
-    Source(
-        "Share of its architecture's usual watts for a FLOP/s with which a card holds its clock. " + _LEFT_OUT
-    ),
-] = 0.75
+_LANES = Source("Vector units of a multiprocessor: below are 64, above Kepler's 192.")
+SHORT_US: Annotated[float, Source(f"An operation that fills half of the multiprocessors. {_LEFT_OUT}")] = 10.0
+NARROW: Annotated[int, _LANES] = 96
+WIDE: Annotated[int, _LANES] = 160
+POWER_SLACK: Annotated[float, Source(f"Of the usual watts that keep the clock. {_LEFT_OUT}")] = 0.75
 TENSOR, MATRIX, VECTOR = "tensor", "matrix", "vector"
 
 
@@ -55,15 +47,11 @@ TENSOR, MATRIX, VECTOR = "tensor", "matrix", "vector"
 class Constants:
     """What was fitted. A class of work missing from a table has 1."""
 
-    bound: Annotated[Mapping[str, float], Source("Factor of the bound. " + _FITTED)]
-    excess: Annotated[Mapping[str, float], Source("Factor of the time beyond the bound. " + _FITTED)]
-    narrow: Annotated[
-        float, Source("Factor of the bound where few vector units share a multiprocessor. " + _FITTED)
-    ] = 1.0
-    wide: Annotated[float, Source("The same where many do. " + _FITTED)] = 1.0
-    throttle: Annotated[
-        float, Source("Computing slows by this power of (usual watts for a FLOP/s / the card's). " + _FITTED)
-    ] = 0.0
+    bound: Annotated[Mapping[str, float], Source(f"Factor of the bound. {_FITTED}")]
+    excess: Annotated[Mapping[str, float], Source(f"Factor of the time beyond the bound. {_FITTED}")]
+    narrow: Annotated[float, Source(f"Bound where few vector units share a multiprocessor. {_FITTED}")] = 1.0
+    wide: Annotated[float, Source(f"The same where many do. {_FITTED}")] = 1.0
+    throttle: Annotated[float, Source(f"Power of (usual / own watts for a FLOP/s). {_FITTED}")] = 0.0
 
 
 GPU = Constants(

@@ -36,10 +36,10 @@ class Work:
 def work(operation: Operation) -> Work:
     """The features of an operation that was read off a network."""
     kernel = kind_named(operation.kind).timed_as(operation)
-    return of(kernel.kind, operation.dtype, kernel.sizes, kernel.moved)
+    return kernel_work(kernel.kind, operation.dtype, kernel.sizes, kernel.moved)
 
 
-def of(kind: str, dtype: str, sizes: Sizes, moved: int) -> Work:
+def kernel_work(kind: str, dtype: str, sizes: Sizes, moved: int) -> Work:
     """The features of any operation of a kind."""
     entry = kind_named(kind)
     flops = entry.flops(sizes)

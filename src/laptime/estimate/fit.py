@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from laptime.errors import MissingExtra
-from laptime.estimate.calibration import SPARE, Calibration
+from laptime.estimate.calibration import WORKSPACE_SPARE_BYTES, Calibration
 from laptime.estimate.features import Work
 from laptime.estimate.forest import Forest
 from laptime.ops.registry import kind_named
@@ -63,9 +63,12 @@ def _times(found: Sequence[TimedOperation], bare: Calibration) -> Forest:
 def _workspaces(found: Sequence[TimedOperation]) -> Forest | None:
     """Of kinds whose library computes in memory of its own; relative to what the operation moves."""
     told = [row for row in found if row.workspace is not None and kind_named(row.work.kind).has_workspace]
-    if len(told) < FEWEST or np.quantile([row.workspace for row in told], SAFE) < SPARE:
+    if len(told) < FEWEST or np.quantile([row.workspace for row in told], SAFE) < WORKSPACE_SPARE_BYTES:
         return None
-    targets = [np.log(((row.workspace or 0) + SPARE) / (row.work.bytes + SPARE)) for row in told]
+    targets = [
+        np.log(((row.workspace or 0) + WORKSPACE_SPARE_BYTES) / (row.work.bytes + WORKSPACE_SPARE_BYTES))
+        for row in told
+    ]
     model = _model(len(told), loss="quantile", quantile=SAFE)
     return _as_arrays(model.fit(np.array([row.work.vector for row in told]), np.array(targets)))
 

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from laptime.estimate.calibration import Calibration
 from laptime.estimate.datasheet_transfer import sort_of
 from laptime.estimate.device_speed import Speed
-from laptime.estimate.features import Work, of, work
+from laptime.estimate.features import Work, kernel_work, work
 from laptime.estimate.launch_queue import Played, play
 from laptime.model import Operation, Phase, Workload
 from laptime.model.constants import Source
@@ -36,10 +36,10 @@ _UPDATE = Source(
 HOST_SHARE: Annotated[float, Source("Share of the sweep's launch time that counts. Set by eye.")] = 0.72
 HOST_OPERATION: Annotated[float, _HOST] = 0.85
 HOST_STEP: Annotated[float, _HOST] = 75.0
-HOST_PASS: Annotated[float, _HOST] = 12.0
+HOST_FORWARD_PASS: Annotated[float, _HOST] = 12.0
 HOST_UPDATE: Annotated[float, _HOST] = 20.0
-ALONE_OPERATION_US: Annotated[float, _CPU] = 12.0
-ALONE_STEP_US: Annotated[float, _CPU] = 150.0
+CPU_OPERATION_US: Annotated[float, _CPU] = 12.0
+CPU_STEP_US: Annotated[float, _CPU] = 150.0
 UPDATE_SHARE: Annotated[float, _UPDATE] = 0.78
 UPDATE_TENSOR_US: Annotated[float, _UPDATE] = 0.6
 
@@ -125,12 +125,12 @@ def predict_step(prepared: Prepared, speed: Speed) -> TimedStep:
     times = prepared.for_speed(speed)
     alone = speed.calibration.host_is_device
     unit = _unit_us(speed.calibration) if speed.hosted else 0.0
-    once = HOST_STEP if prepared.workload.mode == "training" else HOST_PASS
-    operations, device_us, host_us = [BETWEEN], [ALONE_STEP_US if alone else 0.0], [once * unit]
+    once = HOST_STEP if prepared.workload.mode == "training" else HOST_FORWARD_PASS
+    operations, device_us, host_us = [BETWEEN], [CPU_STEP_US if alone else 0.0], [once * unit]
     at = 0
     for (one, count), handed in zip(prepared.kernels, prepared.host_us, strict=True):
         operations.append(one)
-        device_us.append(float(times[at : at + count].sum()) + (ALONE_OPERATION_US if alone else 0.0))
+        device_us.append(float(times[at : at + count].sum()) + (CPU_OPERATION_US if alone else 0.0))
         host_us.append(handed if speed.hosted else 0.0)
         at += count
     updates = [one for one in prepared.workload.operations if one.phase is Phase.UPDATE]
@@ -162,7 +162,7 @@ def _parts(operation: Operation) -> Iterator[Work]:
     """An operation as a GPU runs it."""
     yield work(operation)
     for kernel in kind_named(operation.kind).further_kernels(operation):
-        yield of(kernel.kind, operation.dtype, kernel.sizes, kernel.moved)
+        yield kernel_work(kernel.kind, operation.dtype, kernel.sizes, kernel.moved)
 
 
 def _host_us(parts: Sequence[Work], calibration: Calibration) -> float:
@@ -172,7 +172,7 @@ def _host_us(parts: Sequence[Work], calibration: Calibration) -> float:
 
 
 def _unit_us(calibration: Calibration) -> float:
-    return calibration.handed_us(of("elementwise", "float32", {"n": 1}, 8))[0]
+    return calibration.handed_us(kernel_work("elementwise", "float32", {"n": 1}, 8))[0]
 
 
 def update_us(updates: Sequence[Operation], speed: Speed) -> float:
@@ -181,5 +181,5 @@ def update_us(updates: Sequence[Operation], speed: Speed) -> float:
     tensors = sum(one.sizes["tensors"] for one in updates)
     if speed.calibration.host_is_device:
         sizes = {"params": sum(one.sizes["params"] for one in updates), "tensors": tensors}
-        return float(speed.calibration.times_us([of("optimizer", "float32", sizes, moved)])[0])
+        return float(speed.calibration.times_us([kernel_work("optimizer", "float32", sizes, moved)])[0])
     return moved / (speed.bandwidth * UPDATE_SHARE) * 1e6 + tensors * UPDATE_TENSOR_US

@@ -28,17 +28,10 @@ CALIBRATED: Annotated[float, _ERROR] = 0.11
 CALIBRATED_HOST: Annotated[float, _ERROR] = 0.4
 CALIBRATED_CPU: Annotated[float, _ERROR] = 0.3
 DATA_SHEET: Annotated[float, _ERROR] = 0.31
-NEVER_COMPARED: Annotated[
-    float, Source("The same where no device of the architecture was compared: a guess.", unit="of the step")
-] = 0.5
-SCALING: Annotated[
-    float,
-    Source("Added for several GPUs: their p90, held out by GPU and framework.", unit="of the step"),
-] = 0.15
-NEAR_HOST: Annotated[
-    float, Source("Where the host takes more, the interval is that of host-bound steps.", unit="of the step")
-] = 0.6
-ALL_OF_IT: Annotated[float, Source("What is shown as 100 %.", unit="of the step")] = 0.995
+NEVER_COMPARED: Annotated[float, Source("Of devices that nobody compared: a guess.", "of the step")] = 0.5
+SCALING: Annotated[float, Source("Added for several GPUs: p90, by GPU and framework.", "of the step")] = 0.15
+HOST_BOUND_SHARE: Annotated[float, Source("Host time from which its error counts.", "of the step")] = 0.6
+SHOWN_AS_ALL: Annotated[float, Source("What is shown as 100 %.", "of the step")] = 0.995
 MOST_GPUS: Annotated[int, Source("Of one node: no larger one was measured.")] = 16
 BY_DATA_SHEET = "data sheet, and what an H200 takes"
 
@@ -158,7 +151,7 @@ def _width(speed: Speed, step: TimedStep) -> float:
         own = DATA_SHEET if speed.shares.compared else NEVER_COMPARED
     else:
         own = CALIBRATED if speed.hosted else CALIBRATED_CPU
-    near = speed.hosted and step.played.host_s > NEAR_HOST * step.step_s
+    near = speed.hosted and step.played.host_s > HOST_BOUND_SHARE * step.step_s
     return max(own, CALIBRATED_HOST) if near else own
 
 
@@ -184,9 +177,9 @@ def bottleneck(step: TimedStep) -> str:
         more = "; a larger batch costs little" if idle > 0.5 else ""
         return f"the host: the device waits for it {idle:.0%} of the time{more}"
     host = step.played.host_s / step.step_s
-    if host >= ALL_OF_IT:  # the step is as long as the host takes, however busy the device is meanwhile
+    if host >= SHOWN_AS_ALL:  # the step is as long as the host takes, however busy the device is meanwhile
         return f"the host: it takes all of the step, and the device waits for it {idle:.0%} of the time"
-    near = f"; the host takes {host:.0%} of the step beside it" if host > NEAR_HOST else ""
+    near = f"; the host takes {host:.0%} of the step beside it" if host > HOST_BOUND_SHARE else ""
     compute = sum(one.device_s for one in step.operations if one.operation.flops)
     if compute > 0.5 * step.played.busy_s:
         share, what = compute / step.played.busy_s, "matrix products and convolutions"

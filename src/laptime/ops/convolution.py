@@ -20,8 +20,8 @@ class Convolution(OperationKind):
 
     def sizes(self, args: Arguments, out: Any) -> dict[str, int]:
         x, weight, bias = args[:3]
-        found = _sizes(x.shape, weight.shape, out.shape, args)
-        return found | {"bias": int(bias is not None), "last": channels_last(x, weight)}
+        sizes = _sizes(x.shape, weight.shape, out.shape, args)
+        return sizes | {"bias": int(bias is not None), "last": channels_last(x, weight)}
 
     def flops(self, sizes: Sizes) -> int:
         """Each of `places` outputs (inputs, if transposed) of a channel looks at `window` pixels."""
@@ -87,10 +87,10 @@ class ConvolutionBackward(Convolution):
     def sizes(self, args: Arguments, out: Any) -> dict[str, int]:
         gradient, x, weight = args[:3]
         moved = (x, weight, None, *args[4:])  # as the forward pass has them
-        found = _sizes(x.shape, weight.shape, gradient.shape, moved)
+        sizes = _sizes(x.shape, weight.shape, gradient.shape, moved)
         mask = args[-1]
         asked = {"to_input": int(mask[0]), "to_weight": int(mask[1]), "bias": int(mask[2])}
-        return found | asked | {"last": channels_last(gradient, x, weight)}
+        return sizes | asked | {"last": channels_last(gradient, x, weight)}
 
     def flops(self, sizes: Sizes) -> int:
         return super().flops(sizes) * (sizes["to_input"] + sizes["to_weight"])

@@ -52,9 +52,9 @@ class Elementwise(OperationKind):
     """
 
     def sizes(self, args: Arguments, out: Any) -> dict[str, int]:
-        found = super().sizes(args, out)
+        sizes = super().sizes(args, out)
         tensors = [value for value in args if is_tensor(value) and value.dim()]
-        return found | {"broadcast": int(any(tensor.numel() != found["n"] for tensor in tensors))}
+        return sizes | {"broadcast": int(any(tensor.numel() != sizes["n"] for tensor in tensors))}
 
     def timed_as(self, operation: Operation) -> Kernel:
         return _timed_as(operation)
@@ -101,7 +101,7 @@ class Other(OperationKind):
     no_microbenchmark = "nobody knows what it computes"
 
     def sizes(self, args: Arguments, out: Any) -> dict[str, int]:
-        return {"n": sum(tensor.numel() for tensor in {id(one): one for one in tensors_in(out)}.values())}
+        return {"n": sum({id(tensor): tensor.numel() for tensor in tensors_in(out)}.values())}
 
     def timed_as(self, operation: Operation) -> Kernel:
         return _timed_as(operation)

@@ -126,7 +126,7 @@ def operation_kind(name: str, torch_names: str = "", *, variant_of: str = "") ->
 
     def enter(made: Entered) -> Entered:
         entry = made(name, torch_names.split(), variant_of)
-        taken = [one for one in sorted(entry.torch_names) if one in _by_torch_name]
+        taken = sorted(entry.torch_names & _by_torch_name.keys())
         if name in _kinds or taken:
             raise ValueError(
                 f"the operation kind {name} or its {', '.join(taken) or 'name'} is known already"

@@ -30,11 +30,11 @@ def rescaled(workload: Workload, batch: int) -> Workload:
         )
     weights = _weights(workload.operations)
     grown = _grown(workload, batch / workload.batch, weights)
-    operations = (_operation(one, workload.batch, batch, weights) for one in workload.operations)
+    operations = (_operation(operation, workload.batch, batch, weights) for operation in workload.operations)
     return replace(
         workload,
         batch=batch,
-        operations=tuple(replace(one, alive=int(one.alive * grown)) for one in operations),
+        operations=tuple(replace(operation, alive=int(operation.alive * grown)) for operation in operations),
         memory=_memory(workload, batch, grown),
         notes=(*workload.notes, f"sizes of batch {batch} follow from those of batch {workload.batch}"),
     )
@@ -76,7 +76,7 @@ def _weights(operations: Iterable[Operation]) -> set[tuple[str, int]]:
 
 def _grown(workload: Workload, share: float, weights: set[tuple[str, int]]) -> float:
     """How much more is alive in a step: activations grow with the batch, gradients of weights do not."""
-    before, after = (_alive(workload, one, weights) for one in (1.0, share))
+    before, after = (_alive(workload, factor, weights) for factor in (1.0, share))
     return after / before if before else 1.0
 
 
@@ -87,7 +87,7 @@ def _memory(workload: Workload, batch: int, grown: float) -> Memory:
     inputs = memory.inputs * batch // old
     update = memory.gradients * (1 + temporaries(workload))
     if moving <= update:  # then the peak says nothing of the backward pass; workloads of old have no other
-        moving = max((one.alive for one in workload.operations), default=0) or moving
+        moving = max((operation.alive for operation in workload.operations), default=0) or moving
     peak = max(int(moving * grown), update)
     return replace(
         memory,
@@ -101,27 +101,29 @@ def _alive(workload: Workload, share: float, weights: set[tuple[str, int]]) -> f
     """The most bytes alive in a backward pass, roughly: a layer's activations go as its gradients come."""
     forward: dict[str, int] = {}
     casts = 0  # weights in another type: they are held like activations, and do not grow
-    for one in workload.operations:
-        if one.phase is Phase.FORWARD:
-            if _casts(one, weights):
-                casts += one.written
+    for operation in workload.operations:
+        if operation.phase is Phase.FORWARD:
+            if _casts(operation, weights):
+                casts += operation.written
             else:
-                forward[one.layer] = forward.get(one.layer, 0) + one.written
+                forward[operation.layer] = forward.get(operation.layer, 0) + operation.written
     whole = sum(forward.values()) or 1
     grows = float(max(0, workload.memory.activations - casts))
     held, gradients, last = grows, float(casts), None
     most = held * share + casts
-    for one in workload.operations:
-        if one.phase is not Phase.BACKWARD:
+    for operation in workload.operations:
+        if operation.phase is not Phase.BACKWARD:
             continue
-        if one.layer != last:
+        if operation.layer != last:
             held -= grows * forward.pop(last, 0) / whole if last is not None else 0.0
-            last = one.layer
-        if _casts(one, weights):  # a gradient in its parameter's type takes the place of a shorter one
-            most = max(most, gradients + one.written + held * share)
-            gradients += one.written / 2
+            last = operation.layer
+        if _casts(operation, weights):  # a gradient in its parameter's type takes the place of a shorter one
+            most = max(most, gradients + operation.written + held * share)
+            gradients += operation.written / 2
             continue
-        kept = min(kind_named(one.kind).growth(one, workload.batch).fixed_written, one.written)
+        kept = min(
+            kind_named(operation.kind).growth(operation, workload.batch).fixed_written, operation.written
+        )
         gradients += kept
-        most = max(most, gradients + (held + 2 * (one.written - kept)) * share)
+        most = max(most, gradients + (held + 2 * (operation.written - kept)) * share)
     return most
