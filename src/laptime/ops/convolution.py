@@ -8,7 +8,7 @@ from typing import Any
 from laptime.model import Operation
 from laptime.ops.arguments import channels_last
 from laptime.ops.feature_math import TILES, filled, log2, waves
-from laptime.ops.registry import Arguments, Growth, Kernel, OperationKind, Sizes, operation_kind
+from laptime.ops.registry import Arguments, Growth, Kernel, OperationKind, Sizes, grows, operation_kind
 
 
 @operation_kind("convolution", "convolution")
@@ -29,10 +29,7 @@ class Convolution(OperationKind):
         return 2 * sizes["n"] * sizes["places"] * channels * sizes["window"]
 
     def growth(self, operation: Operation, batch: int) -> Growth:
-        weight, bias = _weight_bytes(operation)
-        if operation.sizes["n"] % batch:
-            return Growth()
-        return Growth(sizes=("n",), fixed_read=weight + bias)
+        return grows(operation, batch, "n", fixed_read=sum(_weight_bytes(operation)))
 
     def weights(self, sizes: Sizes) -> set[int]:
         return {_weight(sizes), sizes["o"]}
@@ -97,10 +94,8 @@ class ConvolutionBackward(Convolution):
 
     def growth(self, operation: Operation, batch: int) -> Growth:
         weight, bias = _weight_bytes(operation)
-        if operation.sizes["n"] % batch:
-            return Growth()
         written = weight * operation.sizes["to_weight"] + bias
-        return Growth(sizes=("n",), fixed_read=weight, fixed_written=written)
+        return grows(operation, batch, "n", fixed_read=weight, fixed_written=written)
 
     def weights(self, sizes: Sizes) -> set[int]:
         return set()

@@ -6,7 +6,7 @@ from typing import Any
 
 from laptime.model import Operation
 from laptime.ops.arguments import first_tensor, is_tensor
-from laptime.ops.registry import Arguments, Kernel, OperationKind, operation_kind
+from laptime.ops.registry import Arguments, OperationKind, operation_kind
 
 _NAMES = """
 _to_copy clone copy_ constant_pad_nd flip index_select narrow_copy repeat roll select_backward
@@ -29,9 +29,8 @@ class Copy(OperationKind):
         permuted = first is not None and not first.is_contiguous()
         return {"n": out.numel() if is_tensor(out) else 0, "permuted": int(permuted)}
 
-    def timed_as(self, operation: Operation) -> Kernel:
-        kind = "permuted" if operation.sizes.get("permuted") else operation.kind
-        return Kernel(kind=kind, sizes=operation.sizes, moved=operation.moved)
+    def model_of(self, operation: Operation) -> str:
+        return "permuted" if operation.sizes.get("permuted") else operation.kind
 
 
 @operation_kind("permuted", variant_of="copy")

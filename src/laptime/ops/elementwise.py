@@ -7,7 +7,7 @@ from typing import Any
 
 from laptime.model import Operation
 from laptime.ops.arguments import is_tensor, tensors_in
-from laptime.ops.registry import Arguments, Kernel, OperationKind, operation_kind
+from laptime.ops.registry import Arguments, OperationKind, operation_kind
 
 _NAMES = """
 abs add add_ addcdiv addcdiv_ addcmul addcmul_ atan2 bernoulli bernoulli_ bitwise_and bitwise_not
@@ -26,14 +26,9 @@ rand_like randn_like glu glu_backward prelu _prelu_kernel _prelu_kernel_backward
 """
 # Elementwise, but bound by computing on a CPU.
 _SMOOTH = "gelu silu sigmoid tanh elu mish softplus hardswish exp log erf pow sin cos"
-_TIMED_AS = {"native_dropout": "dropout"} | {
+_MODELS = {"native_dropout": "dropout"} | {
     f"{name}{way}": "function" for name in _SMOOTH.split() for way in ("", "_", "_backward")
 }
-
-
-def _timed_as(operation: Operation) -> Kernel:
-    kind = _TIMED_AS.get(operation.name.partition(".")[2], operation.kind)
-    return Kernel(kind=kind, sizes=operation.sizes, moved=operation.moved)
 
 
 @operation_kind("elementwise", _NAMES)
@@ -56,8 +51,8 @@ class Elementwise(OperationKind):
         tensors = [value for value in args if is_tensor(value) and value.dim()]
         return sizes | {"broadcast": int(any(tensor.numel() != sizes["n"] for tensor in tensors))}
 
-    def timed_as(self, operation: Operation) -> Kernel:
-        return _timed_as(operation)
+    def model_of(self, operation: Operation) -> str:
+        return _MODELS.get(operation.name.partition(".")[2], operation.kind)
 
 
 @operation_kind("function", variant_of="elementwise")
@@ -103,5 +98,5 @@ class Other(OperationKind):
     def sizes(self, args: Arguments, out: Any) -> dict[str, int]:
         return {"n": sum({id(tensor): tensor.numel() for tensor in tensors_in(out)}.values())}
 
-    def timed_as(self, operation: Operation) -> Kernel:
-        return _timed_as(operation)
+    def model_of(self, operation: Operation) -> str:
+        return _MODELS.get(operation.name.partition(".")[2], operation.kind)

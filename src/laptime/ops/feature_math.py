@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 
 TILES = 32, 64, 128, 256  # of outputs that a matrix kernel computes together, along either side
 
@@ -20,3 +21,8 @@ def filled(count: float, tile: int) -> float:
 def waves(rows: float, columns: float, groups: int, units: int = 132) -> float:
     """How often all multiprocessors are filled with tiles of 128; beyond thirty it no longer matters."""
     return min(30.0, math.ceil(rows / 128) * math.ceil(columns / 128) * groups / units)
+
+
+def row_features(sizes: Mapping[str, int]) -> tuple[float, ...]:
+    """Of norms and softmax: rows, their width, and whether a logarithm is taken."""
+    return log2(sizes["r"]), log2(sizes["d"]), float(sizes["d"] % 4 == 0), float(sizes.get("log", 0))

@@ -7,7 +7,7 @@ from typing import Any
 
 from laptime.model import Operation
 from laptime.ops.feature_math import log2
-from laptime.ops.registry import Arguments, Growth, Kernel, OperationKind, Sizes, operation_kind
+from laptime.ops.registry import Arguments, Growth, OperationKind, Sizes, grows, operation_kind
 
 _SCORES = "nll_loss_forward", "nll_loss2d_forward"  # of one score for each target
 _NAMES = """
@@ -29,9 +29,8 @@ class Gather(OperationKind):
         taken = sum(outputs)
         return taken + sum(min(size, taken) for size in inputs[1:]) if inputs else 0
 
-    def timed_as(self, operation: Operation) -> Kernel:
-        kind = "score" if operation.name.partition(".")[2] in _SCORES else operation.kind
-        return Kernel(kind=kind, sizes=operation.sizes, moved=operation.moved)
+    def model_of(self, operation: Operation) -> str:
+        return "score" if operation.name.partition(".")[2] in _SCORES else operation.kind
 
 
 @operation_kind("score", variant_of="gather")
@@ -52,9 +51,7 @@ class EmbeddingBackward(OperationKind):
         return {"t": args[1].numel(), "d": args[0].shape[-1], "v": int(args[2])}
 
     def growth(self, operation: Operation, batch: int) -> Growth:
-        if operation.sizes["t"] % batch:
-            return Growth()
-        return Growth(sizes=("t",), fixed_written=operation.written)
+        return grows(operation, batch, "t", fixed_written=operation.written)
 
     def features(self, sizes: Sizes) -> tuple[float, ...]:
         return tuple(log2(sizes[name]) for name in ("t", "d", "v"))

@@ -7,9 +7,8 @@ from typing import Any
 
 from laptime.model import Operation
 from laptime.ops.arguments import channels_last
-from laptime.ops.feature_math import log2
-from laptime.ops.registry import Arguments, Growth, Kernel, OperationKind, Sizes, grows, operation_kind
-from laptime.ops.rows import growth_of_rows, row_features
+from laptime.ops.feature_math import log2, row_features
+from laptime.ops.registry import Arguments, Growth, OperationKind, Sizes, grows, operation_kind
 
 
 @operation_kind("batch_norm", "native_batch_norm _native_batch_norm_legit cudnn_batch_norm")
@@ -30,11 +29,9 @@ class BatchNorm(OperationKind):
         n, c, p = sizes["n"], sizes["c"], sizes["p"]
         return log2(n), log2(c), log2(p), log2(n * p), float(p % 4 == 0)
 
-    def timed_as(self, operation: Operation) -> Kernel:
+    def model_of(self, operation: Operation) -> str:
         """With channels side by side other kernels run, much faster ones."""
-        last = operation.sizes.get("last")
-        name = self.name.replace("norm", "norm_last") if last else self.name
-        return Kernel(kind=name, sizes=operation.sizes, moved=operation.moved)
+        return self.name.replace("norm", "norm_last") if operation.sizes.get("last") else self.name
 
     def transfer_class(self, sizes: Sizes, mode: str) -> str:
         """With fixed statistics it is elementwise; the sweep of the H200 has it in training only."""
@@ -80,7 +77,7 @@ class LayerNorm(OperationKind):
         return {"r": x.numel() // max(width, 1), "d": width}
 
     def growth(self, operation: Operation, batch: int) -> Growth:
-        return growth_of_rows(operation, batch, fixed_read=_scale_bytes(operation))
+        return grows(operation, batch, "r", fixed_read=_scale_bytes(operation))
 
     def features(self, sizes: Sizes) -> tuple[float, ...]:
         return row_features(sizes)
@@ -97,7 +94,7 @@ class LayerNormBackward(LayerNorm):
 
     def growth(self, operation: Operation, batch: int) -> Growth:
         scale = _scale_bytes(operation)
-        return growth_of_rows(operation, batch, fixed_read=scale, fixed_written=scale)
+        return grows(operation, batch, "r", fixed_read=scale, fixed_written=scale)
 
 
 def _scale_bytes(operation: Operation) -> int:

@@ -8,7 +8,7 @@ from typing import Any
 
 from laptime.model import Operation
 from laptime.ops.feature_math import log2
-from laptime.ops.registry import Arguments, Growth, OperationKind, Sizes, operation_kind
+from laptime.ops.registry import Arguments, Growth, OperationKind, Sizes, grows, operation_kind
 
 _GATES = {0: 1, 1: 1, 2: 4, 3: 3}  # cuDNN's modes, which oneDNN's operators share: relu, tanh, LSTM, GRU
 
@@ -36,9 +36,7 @@ class Recurrent(OperationKind):
         return 2 * sizes["b"] * sizes["s"] * each
 
     def growth(self, operation: Operation, batch: int) -> Growth:
-        if operation.sizes["b"] % batch:
-            return Growth()
-        return Growth(sizes=("b",), fixed_read=_weight_bytes(operation))
+        return grows(operation, batch, "b", fixed_read=_weight_bytes(operation))
 
     def weights(self, sizes: Sizes) -> set[int]:
         gates, h = sizes["gates"] * sizes["h"], sizes["h"]
@@ -72,10 +70,8 @@ class RecurrentBackward(Recurrent):
         return 2 * super().flops(sizes)
 
     def growth(self, operation: Operation, batch: int) -> Growth:
-        if operation.sizes["b"] % batch:
-            return Growth()
         weights = _weight_bytes(operation)
-        return Growth(sizes=("b",), fixed_read=weights, fixed_written=weights)
+        return grows(operation, batch, "b", fixed_read=weights, fixed_written=weights)
 
     def weights(self, sizes: Sizes) -> set[int]:
         return set()

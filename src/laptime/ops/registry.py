@@ -98,9 +98,13 @@ class OperationKind:
         """Kernels that wait for each other."""
         return 1
 
+    def model_of(self, operation: Operation) -> str:
+        """The kind whose fitted model gives its time: itself, or a variant of it."""
+        return operation.kind
+
     def timed_as(self, operation: Operation) -> Kernel:
-        """The kernel whose model gives its time."""
-        return Kernel(kind=operation.kind, sizes=operation.sizes, moved=operation.moved)
+        """The kernel that this model is asked for."""
+        return Kernel(kind=self.model_of(operation), sizes=operation.sizes, moved=operation.moved)
 
     def further_kernels(self, operation: Operation) -> tuple[Kernel, ...]:
         """What a GPU runs beside it."""
@@ -111,9 +115,12 @@ class OperationKind:
         return "memory"
 
 
-def grows(operation: Operation, batch: int, *names: str) -> Growth:
-    """Those of the named sizes that the batch divides grow, with all bytes."""
-    return Growth(sizes=tuple(name for name in names if operation.sizes.get(name, 1) % batch == 0))
+def grows(
+    operation: Operation, batch: int, *names: str, fixed_read: int = 0, fixed_written: int = 0
+) -> Growth:
+    """Those of the named sizes that the batch divides grow, with all bytes but those given."""
+    sizes = tuple(name for name in names if operation.sizes.get(name, 1) % batch == 0)
+    return Growth(sizes=sizes, fixed_read=fixed_read, fixed_written=fixed_written) if sizes else Growth()
 
 
 Entered = TypeVar("Entered", bound=type[OperationKind])

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from laptime.model import Operation
-from laptime.ops.registry import Arguments, Growth, Kernel, OperationKind, Sizes, operation_kind
-from laptime.ops.rows import growth_of_rows, row_features
+from laptime.ops.feature_math import row_features
+from laptime.ops.registry import Arguments, Growth, Kernel, OperationKind, Sizes, grows, operation_kind
 
 
 @operation_kind("softmax", "_softmax _log_softmax _safe_softmax wide_softmax wide_log_softmax")
@@ -21,7 +21,7 @@ class Softmax(OperationKind):
         return {"r": args[0].numel() // max(d, 1), "d": d}
 
     def growth(self, operation: Operation, batch: int) -> Growth:
-        return growth_of_rows(operation, batch)
+        return grows(operation, batch, "r")
 
     def features(self, sizes: Sizes) -> tuple[float, ...]:
         return row_features(sizes)
