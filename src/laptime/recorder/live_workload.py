@@ -224,7 +224,7 @@ def update_of(optimizer: Optimizer) -> tuple[UpdateRule, str | None]:
 
 
 def _memory(reader: StepReader, divisions: Sequence[Division], optimizers: Sequence[Optimizer]) -> Memory:
-    """As `workload.trace` counts it."""
+    """As `capture.fake_step` counts it."""
 
     def size(tensors: Iterable[Tensor]) -> int:
         return sum(one.numel() * one.element_size() for one in _once(tensors))

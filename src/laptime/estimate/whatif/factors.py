@@ -1,6 +1,6 @@
 """A device that is so many times faster in one respect, and as it is in all others.
 
-A kernel's time is its roofline and an excess over it, as in `predict.shares`: a new figure moves the
+A kernel's time is its roofline and an excess over it, as in `datasheet_transfer`: a new figure moves the
 roofline, more multiprocessors shrink the excess too. That is how the times of one GPU are carried to another
 whose data sheet is all that is known, so it errs as much as that does.
 """
