@@ -74,6 +74,7 @@ bench-train: $(STAMP) ## the training loop, the JPEG pipeline and the thesis' re
 
 bench-pages: $(STAMP) ## reports and the dashboard, until they are drawn in Chromium
 	$(BIN)/python -m benchmarks.dashboard
+	$(BIN)/python -m benchmarks.dashboard_load
 	$(BIN)/python -m benchmarks.pages
 
 clean: ## remove .venv, caches and build outputs; runs/ stays

@@ -185,19 +185,13 @@ class Remote(ABC):
 
 def _usual(error: Exception) -> list[Reason]:
     line, number = first_line(error), getattr(error, "errno", None)
+    rights = f"may not be read with these rights ({line}); change them there"
+    odd = number in (errno.EISDIR, errno.ELOOP, errno.ENAMETOOLONG)
     return [
         (isinstance(error, FileNotFoundError), "does not exist; check the address", False),
         (isinstance(error, NotADirectoryError), "is a file; give the folder above the class folders", False),
-        (
-            isinstance(error, PermissionError),
-            f"may not be read with these rights ({line}); change them there",
-            False,
-        ),
-        (
-            number in (errno.EISDIR, errno.ELOOP, errno.ENAMETOOLONG),
-            f"cannot be read ({line}); remove it there",
-            False,
-        ),
+        (isinstance(error, PermissionError), rights, False),
+        (odd, f"cannot be read ({line}); remove it there", False),
         (True, f"cannot be read ({line}); check the address and the network", True),
     ]
 

@@ -12,6 +12,8 @@ import socket
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote, unquote, urlsplit, urlunsplit
@@ -72,11 +74,9 @@ class HttpRemote(Remote):
 
     def _list(self, path: str) -> Iterator[Entry]:
         """Not fsspec's `ls`: it takes pages of any size, in a time that grows with the square of it."""
-        # Without the slash, some servers answer with a file of that name, and all others with a detour.
-        with self._fs.open(f"{path}/", "rb", block_size=0, size=1) as file:
-            page = self.budget.page(lambda: bytes(file.read(CHUNK)))
+        page = package("fsspec.asyn").sync(self._fs.loop, self._page, f"{path}/")
         host = "/".join(path.split("/", 3)[:3])
-        for link in dict.fromkeys(_LINK.findall(page.decode("utf-8", "replace"))):
+        for link in dict.fromkeys(_LINK.findall(page)):
             text = html.unescape(link)
             text = host + text if text.startswith("/") else text
             if text.startswith(("http://", "https://")) and not text.startswith(f"{path}/"):
@@ -86,6 +86,17 @@ class HttpRemote(Remote):
                 name = unquote(text.removesuffix("/"), errors="surrogateescape")
                 address = f"{path}/{quote(name, errors='surrogateescape')}"
                 yield Entry(name=name, path=address, kind="folder" if text.endswith("/") else "file")
+
+    async def _page(self, address: str) -> str:
+        # Asked for without its slash, a folder may be answered with a file of that name, or a detour.
+        session = await self._fs.set_session()
+        async with session.get(self._fs.encode_url(address)) as answer:
+            answer.raise_for_status()
+            page = bytearray()
+            async for piece in answer.content.iter_any():
+                page += piece
+                self.budget.allow("listing_bytes", len(page))
+        return page.decode("utf-8", "replace")
 
     def _facts(self, entry: Entry) -> Entry:
         info = self._fs.info(entry.path)
@@ -104,19 +115,13 @@ class HttpRemote(Remote):
             error = error.__cause__  # fsspec calls every failure of a HEAD request a missing file
         status, line = getattr(error, "status", None) or 0, first_line(error)
         silent = isinstance(error, (self._aiohttp.ClientConnectorError, TimeoutError))
+        forged = isinstance(error, self._aiohttp.ClientSSLError)
+        login = "write http(s)://user:password@host/… or use .netrc"
         return [
-            (
-                status in (401, 403, 407),
-                f"refuses access ({status}); write http(s)://user:password@host/… or use .netrc",
-                False,
-            ),
+            (status in (401, 403, 407), f"refuses access ({status}); {login}", False),
             (status in (404, 410), "does not exist; check the address", False),
             (bool(status), f"answers {status} ({line}); try later", status in _BUSY),
-            (
-                isinstance(error, self._aiohttp.ClientSSLError),
-                f"has no certificate that this machine trusts ({line}); check the host",
-                False,
-            ),
+            (forged, f"has no certificate that this machine trusts ({line}); check the host", False),
             (silent, f"cannot be reached ({line}); check the address and the network", True),
         ]
 
@@ -198,9 +203,7 @@ class S3Remote(Remote):
         bucket, _, key = entry.path.partition("/")
         head = self._fs.call_s3("head_object", Bucket=bucket, Key=key)
         if head.get("ServerSideEncryption", "AES256") != "AES256" or "SSECustomerAlgorithm" in head:
-            return Entry(
-                name=entry.name, path=entry.path, kind="file", size=fresh.size, version=fresh.version
-            )
+            return replace(fresh, md5=None)
         return fresh  # its tag is a checksum: it is not encrypted with a key of the owner's
 
     def _open(self, entry: Entry, offset: int) -> Opened:
@@ -208,8 +211,9 @@ class S3Remote(Remote):
         bucket, _, key = entry.path.partition("/")
         rest = {"Range": f"bytes={offset}-"} if offset else {}
         body = self._fs.call_s3("get_object", Bucket=bucket, Key=key, **rest)["Body"]
-        wait = package("fsspec.asyn").sync
-        return offset, lambda: bytes(wait(self._fs.loop, body.read, CHUNK)), body.close
+        loop, wait = self._fs.loop, package("fsspec.asyn").sync
+        close = partial(loop.call_soon_threadsafe, body.close)  # aiohttp's responses belong to its loop
+        return offset, lambda: bytes(wait(loop, body.read, CHUNK)), close
 
     def _reasons(self, error: Exception) -> list[Reason]:
         name, line = type(error).__name__, first_line(error)
