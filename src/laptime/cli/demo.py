@@ -81,7 +81,7 @@ def train(out: Path, cards: DataLoader[Any], unseen: DataLoader[Any], epochs: in
 
     torch.manual_seed(0)
     torch.set_num_threads(1)  # more gain little in a step of 7 ms, and on a busy machine wait for one another
-    training = Training.start(epochs * len(cards))
+    training = DemoTraining.start(epochs * len(cards))
     an_epoch = len(cards) + len(unseen)
     middle = (epochs - 1) * an_epoch + len(cards) // 2
     recording = record(
@@ -103,7 +103,7 @@ def train(out: Path, cards: DataLoader[Any], unseen: DataLoader[Any], epochs: in
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Training:
+class DemoTraining:
     """A loop as anyone would write it; `recording.steps` and `recording.log` are all that laptime needs."""
 
     network: Any
@@ -111,7 +111,7 @@ class Training:
     schedule: Any
 
     @classmethod
-    def start(cls, steps: int) -> Training:
+    def start(cls, steps: int) -> DemoTraining:
         """A fresh network, and a learning rate that falls to nearly nothing over `steps`."""
         from torch.optim import SGD
         from torch.optim.lr_scheduler import LinearLR

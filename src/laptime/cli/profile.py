@@ -59,7 +59,7 @@ def profile(
         from laptime.training.device_setup import choose_device
 
         place, why = choose_device(device)
-        subject = Subject.of(name, target.network(name).to(place), samples, batch, place, inference)
+        subject = ProfiledNetwork.of(name, target.network(name).to(place), samples, batch, place, inference)
     say(f"{name}: input {subject.shapes}, batch {batch}, device {place} ({why})")
     found = _recorded(subject, steps, division, out)
     if as_json:
@@ -85,7 +85,7 @@ def _samples(name: str, inputs: Sequence[str] | None) -> list[synthetic.Sample]:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Subject:
+class ProfiledNetwork:
     """A network, what it is fed, and one step of it."""
 
     name: str
@@ -104,7 +104,7 @@ class Subject:
         size: int,
         device: torch.device,
         inference: bool,
-    ) -> Subject:
+    ) -> ProfiledNetwork:
         """A subject that has taken its warm-up steps: what cannot be run is told here, in one line."""
         import torch
 
@@ -165,15 +165,15 @@ def _fed(
         return made, synthetic.objective(), " and ".join(map(str, samples))
     from pydantic import TypeAdapter
 
-    from laptime.training.config import DataConfig
-    from laptime.training.data import Wanted, open_data
+    from laptime.training.data import NetworkInput, open_data
+    from laptime.training.data.kinds import DataConfig
     from laptime.training.loader import moved
     from laptime.training.networks.registry import entry
 
     known = entry(name)
     counted = {"samples": size} if known.data in ("zener", "synthetic", "trees") else {}
     config = TypeAdapter(DataConfig).validate_python({"kind": known.data, **counted})
-    data = open_data(config, Wanted(input=known.input, classes=known.classes, ids=known.ids))
+    data = open_data(config, NetworkInput(input=known.input, classes=known.classes, ids=known.ids))
     batch = moved(data.train.__getitems__(list(range(size))), device)  # type: ignore[attr-defined]
     shape = "x".join(map(str, batch[0].shape[1:]))
     return batch, known.goal(None), f"{shape} ({known.data})"
@@ -196,7 +196,9 @@ def traced_steps(steps: int) -> list[int]:
     return [*range(first, first + TRACED)]
 
 
-def _recorded(subject: Subject, steps: int, division: Granularity, out: Path | None) -> dict[str, Any]:
+def _recorded(
+    subject: ProfiledNetwork, steps: int, division: Granularity, out: Path | None
+) -> dict[str, Any]:
     from laptime.api import default_out, record
     from laptime.views.run_view import content
 

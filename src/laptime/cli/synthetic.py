@@ -123,7 +123,7 @@ def objective() -> Objective:
     from laptime.training import objectives
 
     class MadeUp(objectives.Objective):
-        def judge(self, network: nn.Module, batch: objectives.Batch) -> objectives.Part:
-            return objectives.Part(loss=loss(network(*batch)))
+        def judge(self, network: nn.Module, batch: objectives.Batch) -> objectives.StepLoss:
+            return objectives.StepLoss(loss=loss(network(*batch)))
 
     return MadeUp()

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from laptime.training.config.explain import Row
     from laptime.training.config.reading import Resolved
     from laptime.training.experiment import Ended, Trial
-    from laptime.training.loop import Progress, Training
+    from laptime.training.loop import Progress, TrainingLoop
 
 Settings = Annotated[
     list[str] | None,
@@ -169,7 +169,7 @@ class _Bar:
     def __enter__(self) -> _Bar:
         return self
 
-    def begin(self, training: Training) -> None:
+    def begin(self, training: TrainingLoop) -> None:
         place = training.place
         say(f"{training.config.name or training.config.network.name}: device {place.device} ({place.why})")
         self._shown = progress("training", training.steps)

@@ -50,7 +50,7 @@ def share_of_threads(locals: int) -> tuple[int, str]:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
+class DeviceSetup:
     """A device that is set up."""
 
     device: torch.device
@@ -60,7 +60,7 @@ class Place:
     @classmethod
     def of(
         cls, asked: str | None, ranks: Ranks, *, threads: int | None = None, memory_limit: float | None = None
-    ) -> Place:
+    ) -> DeviceSetup:
         """Choose the device and set it up."""
         device, why = choose_device(asked, ranks.local, ranks.locals)
         if device.type == "cuda":

@@ -21,7 +21,7 @@ from laptime.runs import Run, discard, load
 from laptime.runs.files import one_line
 from laptime.training import checkpoint, resume_checks
 from laptime.training.config import Config
-from laptime.training.config.overrides import full_key
+from laptime.training.config.notation import full_key
 from laptime.training.stop_signals import INTERRUPTED, Relay
 
 

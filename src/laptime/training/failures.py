@@ -10,7 +10,7 @@ import torch
 
 from laptime.errors import ConfigError, TrainingError
 from laptime.runs.files import first_line
-from laptime.training.config import TrainConfig
+from laptime.training.config.schema import TrainConfig
 from laptime.training.objectives import Batch
 from laptime.training.stop_signals import STOPPING, Requests, hearing
 

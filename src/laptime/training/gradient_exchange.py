@@ -17,7 +17,7 @@ from laptime.recorder.clocks import Stamp, clock_for
 
 
 @dataclass(slots=True)
-class _Pass:
+class _BackwardPass:
     """The stamps of one backward pass: when each bucket was handed over, and when its mean was there."""
 
     begins: list[Stamp] = field(default_factory=list)
@@ -38,8 +38,8 @@ class Exchange:
         self._ranks = ranks
         # On a GPU: an event on whichever stream is current, the compute stream or that of the future.
         self._clock = clock_for(device)
-        self._running = _Pass()
-        self._waiting: deque[_Pass] = deque()  # for the device to pass their stamps
+        self._running = _BackwardPass()
+        self._waiting: deque[_BackwardPass] = deque()  # for the device to pass their stamps
 
     def average(self, bucket: GradBucket) -> torch.futures.Future[Any]:
         """The mean of a bucket over all ranks, once it is there."""
@@ -75,7 +75,7 @@ class Exchange:
 
     def _next(self) -> None:
         self._waiting.append(self._running)
-        self._running = _Pass()
+        self._running = _BackwardPass()
 
     def document(self) -> dict[str, Any]:
         """What this rank has exchanged so far."""
@@ -99,7 +99,7 @@ class Exchange:
                 return
             self._count(self._waiting.popleft())
 
-    def _count(self, one: _Pass) -> None:
+    def _count(self, one: _BackwardPass) -> None:
         stamps = [*one.begins, *one.ends]
         # Each stamp's time since the first; reading takes neighbours, so they are read against it in pairs.
         zero = stamps[0]

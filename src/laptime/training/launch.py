@@ -32,7 +32,7 @@ FOLDER = "LAPTIME_RANKS"  # in a rank's environment: the folder where it tells i
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Fallen:
+class FailedRank:
     """The rank that ended the others, and why."""
 
     line: str
@@ -80,7 +80,7 @@ class _Policy:
     out: Path
     say: Callable[[str], None]
     saved: int | None
-    fallen: Fallen | None = None
+    fallen: FailedRank | None = None
 
     def again(self, result: Any) -> bool:
         """Whether starting again may end better: not by an error of ours, nor without a new checkpoint."""
@@ -95,7 +95,7 @@ class _Policy:
         for file in self.folder.glob("rank-*.json"):
             file.unlink()
 
-    def cause(self, result: Any) -> Fallen:
+    def cause(self, result: Any) -> FailedRank:
         """The rank that fell first, as it told or as its status tells."""
         return _cause(self.folder, {rank: one.exitcode for rank, one in result.failures.items()})
 
@@ -149,24 +149,24 @@ def _saved(out: Path) -> int | None:
         return None
 
 
-def _cause(folder: Path, ended: Mapping[int, int]) -> Fallen:
+def _cause(folder: Path, ended: Mapping[int, int]) -> FailedRank:
     """The first that went wrong: a rank that was killed, else the error that was told first."""
     for rank, status in ended.items():
         # NCCL ends a rank by SIGABRT that has lost another.
         if status < 0 and -status != signal.SIGABRT and status not in INTERRUPTED:
             name = signal.strsignal(-status) or "an unknown one"
             line = f"rank {rank} was ended by signal {-status}, {name}{_last(folder, rank)}"
-            return Fallen(line=line, advice="; if memory ran out, lower train.batch or --workers")
+            return FailedRank(line=line, advice="; if memory ran out, lower train.batch or --workers")
     told = [json.loads(file.read_text("utf-8")) for file in folder.glob("rank-*.json")]
     if told:
         first = min(told, key=lambda one: one["at"])
         advice = "" if first["final"] else "; its traceback is above"
-        return Fallen(line=first["line"], advice=advice, trace=first["trace"], final=first["final"])
+        return FailedRank(line=first["line"], advice=advice, trace=first["trace"], final=first["final"])
     rank, status = next(iter(ended.items()))
     if status in INTERRUPTED:  # by somebody who asked a rank, and not this process
         raise INTERRUPTED[status]()
     line = f"rank {rank} ended with status {status}{_last(folder, rank)}"
-    return Fallen(line=line, advice="; what it said itself tells why")
+    return FailedRank(line=line, advice="; what it said itself tells why")
 
 
 def _last(folder: Path, rank: int) -> str:

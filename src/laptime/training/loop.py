@@ -1,7 +1,7 @@
 """The training loop: steps, validation and checkpoints, every step recorded and none of it slowed down.
 
-Everything that the next step depends on is in `Training.state()`; a training that goes on from it takes the
-same steps as one that was never broken.
+Everything that the next step depends on is in the checkpoint (`TrainingState`): a resumed training takes the
+same steps as one that was never interrupted.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ from laptime.runs.files import first_line
 from laptime.training import checkpoint
 from laptime.training.build import Ready
 from laptime.training.config import Config
-from laptime.training.device_setup import Place
+from laptime.training.device_setup import DeviceSetup
 from laptime.training.failures import UNFIT, Interruption, does_not_fit, understood
 from laptime.training.gradient_exchange import Exchange, parallel
-from laptime.training.loss_readback import Glance
-from laptime.training.objectives import Batch, Moment, Part, top_n
-from laptime.training.stop_barrier import Agreement
-from laptime.training.training_state import Counts, Kept
+from laptime.training.loss_readback import LossReadback
+from laptime.training.objectives import Batch, Moment, StepLoss, top_n
+from laptime.training.stop_barrier import StopBarrier
+from laptime.training.training_state import Counts, TrainingState
 
 DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
@@ -48,7 +48,7 @@ class Progress:
     loss: float | None  # of this step or a little earlier; None where the device has not told yet
 
 
-class Training:
+class TrainingLoop:
     """One training on one rank."""
 
     def __init__(
@@ -68,10 +68,10 @@ class Training:
         self._scaler = GradScaler(self._device.type, enabled=config.train.precision == "fp16")
         self._scheduled = config.schedule.name != "constant" or config.schedule.warmup_steps > 0
         self._interruption = Interruption(say)
-        self._agreement: Agreement | None = None
+        self._agreement: StopBarrier | None = None
         self._checkpoint_fails = False
         self._tried = False  # whether the network has taken a batch yet
-        self._glance = Glance(self._device)
+        self._glance = LossReadback(self._device)
         self._exchange = Exchange(self._ranks.ranks, self._device)
         # The network as the recorder and validation see it, and as training calls it.
         self._network = ready.network
@@ -81,7 +81,7 @@ class Training:
         if self._ranks.several:
             self._called = parallel(self._network, self._exchange, self._device, groups=len(ready.optimizers))
         self._random: dict[str, Any] | None = None
-        self._kept = Kept(config=config, ready=ready, scaler=self._scaler)
+        self._kept = TrainingState(config=config, ready=ready, scaler=self._scaler)
         if resume:
             found = checkpoint.load(out / checkpoint.FOLDER / checkpoint.LAST)
             self._counts, self._random = self._kept.restore(found, out)
@@ -92,7 +92,7 @@ class Training:
         return max(self._counts.attempt, load(self.out).last_attempt + 1)
 
     @property
-    def place(self) -> Place:
+    def place(self) -> DeviceSetup:
         """Where it runs."""
         return self._ready.place
 
@@ -134,7 +134,7 @@ class Training:
         """Ranks stop together."""
         if not self._ranks.several:
             return nullcontext()
-        self._agreement = Agreement(self._ranks)
+        self._agreement = StopBarrier(self._ranks)
         return self._agreement.open()
 
     def _recorder(self) -> Recorder:
@@ -249,7 +249,7 @@ class Training:
             self._save(recorder, None)
         raise self._interruption.ending
 
-    def _first_step(self, batch: Batch) -> Part:
+    def _first_step(self, batch: Batch) -> StepLoss:
         """A step whose failure says that the network and the data do not go together."""
         try:
             part = self._step(batch)
@@ -261,13 +261,13 @@ class Training:
         self._tried = True
         return part
 
-    def _step(self, batch: Batch) -> Part:
+    def _step(self, batch: Batch) -> StepLoss:
         """One batch: each loss of the objective, its gradient, and its update if one is due."""
         train, counts = self.config.train, self._counts
         moment = Moment(epoch=counts.epoch, epochs=train.epochs, step=counts.step)
         due = (counts.batch + 1) % train.accumulate == 0 or counts.batch + 1 >= self.epoch_steps
         parts = self._ready.objective.parts(self._called, self._shaped(batch), moment)
-        told: Part | None = None
+        told: StepLoss | None = None
         while True:
             with self._unsynchronised(due), self._autocast():
                 part = next(parts, None)
@@ -312,7 +312,7 @@ class Training:
             first = first.contiguous(memory_format=torch.channels_last)
         return (first, *batch[1:])
 
-    def _log(self, recorder: Recorder, part: Part) -> None:
+    def _log(self, recorder: Recorder, part: StepLoss) -> None:
         values: dict[str, Any] = {"loss": part.loss.detach()}
         if part.scores is not None and part.targets is not None:
             known = cache(partial(top_n, part.scores, part.targets, self.config.validation.topn))
@@ -322,7 +322,7 @@ class Training:
                 values["top1"], values["topn"] = known()
         recorder.log(**values)
 
-    def _look(self, part: Part) -> float | None:
+    def _look(self, part: StepLoss) -> float | None:
         """The loss as far as it is known; one that is no number ends the training."""
         self._glance.take(self._counts.step - 1, part.loss)
         return self._checked(wait=False)

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 
-class Glance:
+class LossReadback:
     """At most one loss at a time is on its way from the device; `known` tells the last that has arrived.
 
     `float(loss)` waits until the device has done all it was given, which then stands still until the host has

@@ -9,7 +9,7 @@ from typing import Any
 from laptime.errors import TrainingError
 from laptime.runs.files import one_line
 from laptime.training.config import Config
-from laptime.training.config.explain import written
+from laptime.training.config.notation import written
 
 LENGTH = ("train.epochs", "train.steps")
 """How far it goes: a finished training goes on where these are raised."""

@@ -12,7 +12,7 @@ from laptime.training.stop_signals import Terminated
 LOOK_S = 0.2  # a look at the store takes 0.1 ms, aside
 
 
-class Agreement:
+class StopBarrier:
     """Ranks stop after the same step, the furthest that any of them had begun when it heard of the request.
 
     A rank that waits for another inside a step cannot answer, so a thread of each does. Once it has told how

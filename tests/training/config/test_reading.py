@@ -8,8 +8,9 @@ import pytest
 from pydantic import ValidationError
 
 from laptime.errors import ConfigError
-from laptime.training.config import Config, FolderData, SyntheticData, ZenerData
+from laptime.training.config import Config
 from laptime.training.config.reading import read_config, with_settings
+from laptime.training.data.kinds import FolderData, SyntheticData, ZenerData
 
 TOML = """
 network = "zener4"

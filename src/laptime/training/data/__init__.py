@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from torch.utils.data import Dataset
 
-    from laptime.training.config import DataConfig
+    from laptime.training.data.kinds import DataConfig
 
-__all__ = ["Data", "Wanted", "open_data"]
+__all__ = ["Data", "NetworkInput", "open_data"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wanted:
+class NetworkInput:
     """What the network would like to be given."""
 
     input: tuple[int, ...] | None  # one sample, without the batch; None: unknown
@@ -42,7 +42,7 @@ class Data:
     problems: Callable[[], Sequence[str]] = tuple  # what was skipped so far, in words
 
 
-def open_data(config: DataConfig, wanted: Wanted) -> Data:
+def open_data(config: DataConfig, wanted: NetworkInput) -> Data:
     """The data that a configuration describes; a `DataError` says in one line what is wrong with it."""
     module = import_module(f"{__name__}.{config.kind}")
     found: Data = module.open_data(config, wanted)

@@ -21,7 +21,7 @@ CHANCES = 4 * _ATTEMPTS + 1
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 
 
-class Part(NamedTuple):
+class Crop(NamedTuple):
     """A rectangle of an image, in pixels, mirrored or not."""
 
     top: int
@@ -31,13 +31,13 @@ class Part(NamedTuple):
     mirrored: bool = False
 
 
-def middle(height: int, width: int) -> Part:
+def middle(height: int, width: int) -> Crop:
     """A square in the middle, a little smaller than the image."""
     side = max(1, round(min(height, width) * _MIDDLE))
-    return Part((height - side) // 2, (width - side) // 2, side, side)
+    return Crop((height - side) // 2, (width - side) // 2, side, side)
 
 
-def random_part(height: int, width: int, chances: Sequence[float], *, mirror: bool) -> Part:
+def random_part(height: int, width: int, chances: Sequence[float], *, mirror: bool) -> Crop:
     """A part of random area and shape at a random place; of images too narrow for that, as much as fits."""
     mirrored = mirror and chances[-1] < 0.5
     for attempt in range(0, 4 * _ATTEMPTS, 4):
@@ -46,14 +46,14 @@ def random_part(height: int, width: int, chances: Sequence[float], *, mirror: bo
         shape = _RATIO[0] * (_RATIO[1] / _RATIO[0]) ** ratio
         across, down = round(math.sqrt(pixels * shape)), round(math.sqrt(pixels / shape))
         if 0 < across <= width and 0 < down <= height:
-            return Part(
+            return Crop(
                 int(top * (height - down + 1)), int(left * (width - across + 1)), down, across, mirrored
             )
     across, down = (
         max(1, min(width, round(height * _RATIO[1]))),
         max(1, min(height, round(width / _RATIO[0]))),
     )
-    return Part((height - down) // 2, (width - across) // 2, down, across, mirrored)
+    return Crop((height - down) // 2, (width - across) // 2, down, across, mirrored)
 
 
 def chances(seed: int, picks: Sequence[int], samples: int) -> list[list[float]]:

@@ -9,15 +9,15 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from laptime.errors import MissingExtra
-from laptime.training.config import DigitsData
-from laptime.training.data import Data, Wanted
+from laptime.training.data import Data, NetworkInput
+from laptime.training.data.kinds import DigitsData
 from laptime.training.data.subset import divided
 from laptime.training.data.tensors import Tensors, shaped
 
 _SPLIT = 0  # the held-out digits are the same in every training
 
 
-def open_data(config: DigitsData, wanted: Wanted) -> Data:
+def open_data(config: DigitsData, wanted: NetworkInput) -> Data:
     """The digits with ink 1 on paper 0, a share of each class held out, as large as the network wants."""
     images, labels = _digits()
     form = {None: wanted.input, True: (64,), False: (1, 8, 8)}[config.flat]

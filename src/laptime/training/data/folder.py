@@ -16,13 +16,13 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.utils.data import Dataset, get_worker_info
 
-from laptime.training.config import FolderData
-from laptime.training.data import Data, Wanted
+from laptime.training.data import Data, NetworkInput
 from laptime.training.data.crops import chances, middle, random_part
 from laptime.training.data.floats import FLOATS, Bytes, Sent, normalise, shared_bytes
 from laptime.training.data.images import DEVIATION, MEAN, Look, UnreadableImage, decoders, read_into
+from laptime.training.data.kinds import FolderData
 from laptime.training.data.labels import names_of, read_labels
-from laptime.training.data.layout import Listing, classes, held_out, listing, roots
+from laptime.training.data.layout import ImageListing, classes, held_out, listing, roots
 
 _NAMED = 5  # files that a report of problems names
 
@@ -35,7 +35,7 @@ class ImageFolder(Dataset[Any]):
     """
 
     def __init__(
-        self, found: Listing, look: Look, *, augment: str = "none", seed: int = 0, refuse: bool = False
+        self, found: ImageListing, look: Look, *, augment: str = "none", seed: int = 0, refuse: bool = False
     ) -> None:
         self._root, self._look, self._augment = found.root, look, augment
         self._seed, self._refuse = seed, refuse
@@ -123,7 +123,7 @@ class ImageFolder(Dataset[Any]):
         return os.path.join(self._root, os.fsdecode(self._files[index]))
 
 
-def open_data(config: FolderData, wanted: Wanted) -> Data:
+def open_data(config: FolderData, wanted: NetworkInput) -> Data:
     """The images of the chosen classes; the validation folder, or a share of each class, is held out."""
     decoders()  # what is missing is said here, not by a worker
     path = config.path.expanduser()
@@ -151,13 +151,13 @@ def open_data(config: FolderData, wanted: Wanted) -> Data:
     )
 
 
-def _channels(wanted: Wanted) -> int:
+def _channels(wanted: NetworkInput) -> int:
     """Grey for a network of one channel, colour for all others."""
     return 1 if wanted.input is not None and len(wanted.input) == 3 and wanted.input[0] == 1 else 3
 
 
 def _facts(
-    path: Path, validation: Path | None, train: Listing, held: Listing, labels: dict[str, str]
+    path: Path, validation: Path | None, train: ImageListing, held: ImageListing, labels: dict[str, str]
 ) -> dict[str, Any]:
     return {
         "path": str(path),

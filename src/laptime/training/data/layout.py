@@ -18,7 +18,7 @@ _VALIDATION = ("val", "validation")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Listing:
+class ImageListing:
     """The images of a folder, class by class, as paths relative to it."""
 
     root: Path
@@ -64,7 +64,7 @@ def classes(root: Path, chosen: Sequence[str], labels: dict[str, str]) -> tuple[
     return tuple(wanted or found)
 
 
-def listing(root: Path, names: Sequence[str], *, per_class: int) -> Listing:
+def listing(root: Path, names: Sequence[str], *, per_class: int) -> ImageListing:
     """The images of the named classes, in the order of their names; at most `per_class` of each."""
     images: dict[str, list[str]] = {}
     ignored = 0
@@ -79,10 +79,10 @@ def listing(root: Path, names: Sequence[str], *, per_class: int) -> Listing:
             )
         images[name] = [f"{name}/{one}" for one in sorted(found)[: per_class or None]]
         ignored += others
-    return Listing(root=root, images=images, ignored=ignored)
+    return ImageListing(root=root, images=images, ignored=ignored)
 
 
-def held_out(whole: Listing, share: float) -> tuple[Listing, Listing]:
+def held_out(whole: ImageListing, share: float) -> tuple[ImageListing, ImageListing]:
     """(the rest, `share` of each class), by a hash of the names: new files do not move old ones across."""
     rest: dict[str, list[str]] = {}
     held: dict[str, list[str]] = {}
@@ -91,8 +91,8 @@ def held_out(whole: Listing, share: float) -> tuple[Listing, Listing]:
         held[name] = [file for file in files if file in chosen]
         rest[name] = [file for file in files if file not in chosen]
     return (
-        Listing(root=whole.root, images=rest, ignored=whole.ignored),
-        Listing(root=whole.root, images=held, ignored=0),
+        ImageListing(root=whole.root, images=rest, ignored=whole.ignored),
+        ImageListing(root=whole.root, images=held, ignored=0),
     )
 
 

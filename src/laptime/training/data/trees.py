@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 from torch.utils.data import Dataset
 
-from laptime.training.config import TreesData
-from laptime.training.data import Data, Wanted
+from laptime.training.data import Data, NetworkInput
+from laptime.training.data.kinds import TreesData
 from laptime.training.data.tensors import whole_seed
 
 PADDING, FALSE, TRUE, NOT, AND, OR = range(6)
@@ -50,7 +50,7 @@ class Trees(Dataset[Any]):
         return batch, self.labels[chosen]
 
 
-def open_data(config: TreesData, wanted: Wanted) -> Data:
+def open_data(config: TreesData, wanted: NetworkInput) -> Data:
     """As many true trees as false ones. No held-out tree is trained on, as long as there are others."""
     trained: set[Tree] = set()
     train = _grow(config.samples, config.depth, whole_seed(config.seed, 0), avoid=trained)

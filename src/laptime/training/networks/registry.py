@@ -24,7 +24,7 @@ def classification(criterion: Criterion | None) -> Objective:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Entry:
+class ZooEntry:
     """What is known of a network before it is built."""
 
     name: str
@@ -38,7 +38,7 @@ class Entry:
     parameters: int = 0  # trainable ones, as published or counted by hand, with the default options
 
 
-_entries: dict[str, Entry] = {}
+_entries: dict[str, ZooEntry] = {}
 
 
 def network(
@@ -55,7 +55,7 @@ def network(
     """Enter a class or function into the zoo under a name. `options` are handed to it by `build`."""
 
     def enter(make: Make) -> Make:
-        _entries[name] = Entry(
+        _entries[name] = ZooEntry(
             name=name,
             make=make,
             options=options,
@@ -71,7 +71,7 @@ def network(
     return enter
 
 
-def entries() -> dict[str, Entry]:
+def entries() -> dict[str, ZooEntry]:
     """Every network, by name. Reads the files of this folder, the first time."""
     folder = import_module("laptime.training.networks")
     for found in pkgutil.iter_modules(folder.__path__):
@@ -79,7 +79,7 @@ def entries() -> dict[str, Entry]:
     return dict(sorted(_entries.items()))
 
 
-def entry(name: str) -> Entry:
+def entry(name: str) -> ZooEntry:
     """The named network; an error names the nearest."""
     known = entries()
     if name not in known:
