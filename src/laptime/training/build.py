@@ -29,7 +29,7 @@ from laptime.training.schedules import schedule
 class Ready:
     """A network, what it is trained for, and on what."""
 
-    place: DeviceSetup
+    setup: DeviceSetup
     network: nn.Module
     objective: Objective
     data: Data
@@ -45,19 +45,19 @@ class Ready:
         return len(self.data.train)  # type: ignore[arg-type]
 
 
-def ready(config: Config, place: DeviceSetup, data: Data | None = None) -> Ready:
+def ready(config: Config, setup: DeviceSetup, data: Data | None = None) -> Ready:
     """Build it all. `data` stands in for what the configuration describes: a fold of it."""
     torch.manual_seed(config.train.seed)
     known = None if ":" in config.network.name else entry(config.network.name)
     data = data or open_data(config.data, wanted(config, known))
-    network = build_network(config, known, data).to(place.device)
+    network = build_network(config, known, data).to(setup.device)
     if config.train.channels_last:
         network = network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     objective = goal(config, known)
     groups = {name: list(parameters) for name, parameters in objective.groups(network).items()}
     if not groups or not all(groups.values()):
         raise ConfigError(f"network {config.network.name} has no parameter to train; choose another")
-    batches = _batches(config, data.train, place)
+    batches = _batches(config, data.train, setup)
     made = {
         name: optimizer(config.optimizer, parameters, share=objective.rate(name))
         for name, parameters in groups.items()
@@ -65,12 +65,12 @@ def ready(config: Config, place: DeviceSetup, data: Data | None = None) -> Ready
     per_epoch = -(-batches.order.batches // config.train.accumulate)
     updates = min(config.train.epochs * per_epoch, config.train.steps or config.train.epochs * per_epoch)
     return Ready(
-        place=place,
+        setup=setup,
         network=network,
         objective=objective,
         data=data,
         batches=batches,
-        validation=_validation(config, data, place),
+        validation=_validation(config, data, setup),
         groups=groups,
         optimizers=made,
         schedules={
@@ -118,8 +118,8 @@ def goal(config: Config, known: ZooEntry | None) -> Objective:
     return (known.goal if known is not None else classification)(named)
 
 
-def _batches(config: Config, dataset: Dataset[Any], place: DeviceSetup) -> Batches:
-    ranks, train, loader = place.ranks, config.train, config.loader
+def _batches(config: Config, dataset: Dataset[Any], setup: DeviceSetup) -> Batches:
+    ranks, train, loader = setup.ranks, config.train, config.loader
     samples = len(dataset)  # type: ignore[arg-type]
     order = Order(
         samples,
@@ -137,10 +137,10 @@ def _batches(config: Config, dataset: Dataset[Any], place: DeviceSetup) -> Batch
             f"{samples} samples do not fill one batch of {train.batch}{each}; lower train.batch, or set "
             "loader.drop_last = false"
         )
-    return Batches(dataset, order, loader, place.device)
+    return Batches(dataset, order, loader, setup.device)
 
 
-def _validation(config: Config, data: Data, place: DeviceSetup) -> Batches | None:
+def _validation(config: Config, data: Data, setup: DeviceSetup) -> Batches | None:
     """Held-out data in its own order, none of it left out. Every rank takes its share."""
     if data.validation is None or not len(data.validation):  # type: ignore[arg-type]
         return None
@@ -151,7 +151,7 @@ def _validation(config: Config, data: Data, place: DeviceSetup) -> Batches | Non
         seed=0,
         shuffle=False,
         drop_last=False,
-        rank=place.ranks.rank,
-        ranks=place.ranks.ranks,
+        rank=setup.ranks.rank,
+        ranks=setup.ranks.ranks,
     )
-    return Batches(data.validation, order, config.loader, place.device)
+    return Batches(data.validation, order, config.loader, setup.device)

@@ -68,7 +68,7 @@ UNFIT = (RuntimeError, IndexError, ValueError, TypeError)
 
 def does_not_fit(error: Exception, network: str, batch: Batch, classes: Sequence[str]) -> ConfigError:
     """A network that fails on its very first batch was not made for such batches."""
-    shapes = [f"{'x'.join(map(str, one.shape))}" for one in batch if isinstance(one, torch.Tensor)]
+    shapes = [f"{'x'.join(map(str, tensor.shape))}" for tensor in batch if isinstance(tensor, torch.Tensor)]
     given = f" of shape {shapes[0]}" if shapes else ""
     said = first_line(error)
     if isinstance(error, IndexError) and "out of bounds" in said and classes:

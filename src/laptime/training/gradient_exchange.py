@@ -91,25 +91,25 @@ class Exchange:
     def _settle(self, *, wait: bool) -> None:
         """Count the passes that the device has done with."""
         while self._waiting:
-            one = self._waiting[0]
+            oldest = self._waiting[0]
             if wait:
-                for stamp in one.ends:
+                for stamp in oldest.ends:
                     self._clock.wait(stamp)
-            elif len(one.ends) < len(one.begins) or not all(map(self._clock.ready, one.ends)):
+            elif len(oldest.ends) < len(oldest.begins) or not all(map(self._clock.ready, oldest.ends)):
                 return
             self._count(self._waiting.popleft())
 
-    def _count(self, one: _BackwardPass) -> None:
-        stamps = [*one.begins, *one.ends]
+    def _count(self, done: _BackwardPass) -> None:
+        stamps = [*done.begins, *done.ends]
         # Each stamp's time since the first; reading takes neighbours, so they are read against it in pairs.
         zero = stamps[0]
         times = [0.0, *(self._clock.read([zero, stamp])[0] * 1e-3 for stamp in stamps[1:])]
-        begins, ends = times[: len(one.begins)], times[len(one.begins) :]
+        begins, ends = times[: len(done.begins)], times[len(done.begins) :]
         # Buckets come back in the order they went, so the n-th end belongs to the n-th beginning.
         spans = list(zip(begins, sorted(ends), strict=False))
         self.busy_s += sum(end - begin for begin, end in union(spans))
-        if one.final >= 0 and ends:
-            self.exposed_s += max(0.0, max(ends) - begins[one.final])
+        if done.final >= 0 and ends:
+            self.exposed_s += max(0.0, max(ends) - begins[done.final])
         self._clock.recycle(stamps)
 
 

@@ -97,7 +97,7 @@ class _Policy:
 
     def cause(self, result: Any) -> FailedRank:
         """The rank that fell first, as it told or as its status tells."""
-        return _cause(self.folder, {rank: one.exitcode for rank, one in result.failures.items()})
+        return _cause(self.folder, {rank: failure.exitcode for rank, failure in result.failures.items()})
 
 
 def _agent(command: Sequence[str], workers: int, restarts: int, policy: _Policy) -> Any:
@@ -159,7 +159,7 @@ def _cause(folder: Path, ended: Mapping[int, int]) -> FailedRank:
             return FailedRank(line=line, advice="; if memory ran out, lower train.batch or --workers")
     told = [json.loads(file.read_text("utf-8")) for file in folder.glob("rank-*.json")]
     if told:
-        first = min(told, key=lambda one: one["at"])
+        first = min(told, key=lambda report: report["at"])
         advice = "" if first["final"] else "; its traceback is above"
         return FailedRank(line=first["line"], advice=advice, trace=first["trace"], final=first["final"])
     rank, status = next(iter(ended.items()))
@@ -200,10 +200,10 @@ def _tell(file: Path, rank: int, error: Exception) -> None:
         return
     ours = isinstance(error, LaptimeError)
     failed = f"rank {rank} failed ({type(error).__name__}: {first_line(error)})"
-    found: dict[str, Any] = {
+    report: dict[str, Any] = {
         "at": time.time(),
         "line": str(error) if ours else failed,
         "trace": "" if ours else traceback.format_exc(),
         "final": ours,
     }
-    write_json(file, found)
+    write_json(file, report)

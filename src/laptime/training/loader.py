@@ -132,9 +132,9 @@ class Batches:
 def moved(batch: Any, device: torch.device) -> Any:
     """A batch on the device, through tuples, lists and dicts; anything with `.to` moves itself."""
     if isinstance(batch, tuple | list):
-        return type(batch)(moved(one, device) for one in batch)
+        return type(batch)(moved(inner, device) for inner in batch)
     if isinstance(batch, dict):
-        return {key: moved(one, device) for key, one in batch.items()}
+        return {key: moved(inner, device) for key, inner in batch.items()}
     return batch.to(device, non_blocking=True) if hasattr(batch, "to") else batch
 
 
@@ -160,8 +160,8 @@ def _used_on(batch: Any, stream: torch.cuda.Stream) -> None:
     if isinstance(batch, Tensor):
         batch.record_stream(stream)
     elif isinstance(batch, tuple | list):
-        for one in batch:
-            _used_on(one, stream)
+        for inner in batch:
+            _used_on(inner, stream)
     elif isinstance(batch, dict):
-        for one in batch.values():
-            _used_on(one, stream)
+        for inner in batch.values():
+            _used_on(inner, stream)

@@ -63,15 +63,15 @@ class TrainingLoop:
     ) -> None:
         self.config, self.out = config, out
         self._ready, self._watch, self._say = ready, watch, say
-        self._ranks, self._device = ready.place.ranks, ready.place.device
+        self._ranks, self._device = ready.setup.ranks, ready.setup.device
         self._counts = Counts()
         self._scaler = GradScaler(self._device.type, enabled=config.train.precision == "fp16")
         self._scheduled = config.schedule.name != "constant" or config.schedule.warmup_steps > 0
         self._interruption = Interruption(say)
-        self._agreement: StopBarrier | None = None
+        self._barrier: StopBarrier | None = None
         self._checkpoint_fails = False
         self._tried = False  # whether the network has taken a batch yet
-        self._glance = LossReadback(self._device)
+        self._readback = LossReadback(self._device)
         self._exchange = Exchange(self._ranks.ranks, self._device)
         # The network as the recorder and validation see it, and as training calls it.
         self._network = ready.network
@@ -81,10 +81,10 @@ class TrainingLoop:
         if self._ranks.several:
             self._called = parallel(self._network, self._exchange, self._device, groups=len(ready.optimizers))
         self._random: dict[str, Any] | None = None
-        self._kept = TrainingState(config=config, ready=ready, scaler=self._scaler)
+        self._state = TrainingState(config=config, ready=ready, scaler=self._scaler)
         if resume:
-            found = checkpoint.load(out / checkpoint.FOLDER / checkpoint.LAST)
-            self._counts, self._random = self._kept.restore(found, out)
+            state = checkpoint.load(out / checkpoint.FOLDER / checkpoint.LAST)
+            self._counts, self._random = self._state.restore(state, out)
             self._counts.attempt = max(self._ranks.gather(self._next_attempt()))
 
     def _next_attempt(self) -> int:
@@ -92,9 +92,9 @@ class TrainingLoop:
         return max(self._counts.attempt, load(self.out).last_attempt + 1)
 
     @property
-    def place(self) -> DeviceSetup:
+    def setup(self) -> DeviceSetup:
         """Where it runs."""
-        return self._ready.place
+        return self._ready.setup
 
     # -- the whole -------------------------------------------------------------------------------------------
 
@@ -134,8 +134,8 @@ class TrainingLoop:
         """Ranks stop together."""
         if not self._ranks.several:
             return nullcontext()
-        self._agreement = StopBarrier(self._ranks)
-        return self._agreement.open()
+        self._barrier = StopBarrier(self._ranks)
+        return self._barrier.open()
 
     def _recorder(self) -> Recorder:
         asked, counts = self.config.record, self._counts
@@ -168,7 +168,7 @@ class TrainingLoop:
             "command": "train",
             **self.config.model_dump(mode="json"),
             "ranks": self._ranks.ranks,
-            "device": f"{self._device} ({self._ready.place.why})",
+            "device": f"{self._device} ({self._ready.setup.why})",
             "samples": self._ready.samples,
             "classes": list(self._ready.data.classes),
             **{f"data_{key}": value for key, value in self._ready.data.facts.items()},
@@ -193,8 +193,10 @@ class TrainingLoop:
             if ended or due:
                 self._save(recorder, loss)
         if self._ranks.several:
-            found = self._ranks.gather(self._exchange.document())
-            recorder.update(summary={"communication": {str(rank): one for rank, one in enumerate(found)}})
+            exchanged = self._ranks.gather(self._exchange.document())
+            recorder.update(
+                summary={"communication": {str(rank): traffic for rank, traffic in enumerate(exchanged)}}
+            )
 
     def _finish(self, recorder: Recorder) -> None:
         self._ready.batches.close()
@@ -224,7 +226,7 @@ class TrainingLoop:
     def _between(self, batches: Iterator[Batch], recorder: Recorder) -> Iterator[Batch]:
         """The batches. Between two steps, when the books of the first are closed, a checkpoint may be due."""
         every, began = self.config.checkpoint.every_steps, self._counts.step
-        alone = self._agreement is None
+        alone = self._barrier is None
         while True:
             step = self._counts.step
             if alone and self._interruption.asked:
@@ -241,8 +243,8 @@ class TrainingLoop:
             yield batch
 
     def _may_begin(self, step: int) -> bool:
-        assert self._agreement is not None
-        return self._agreement.may_begin(step, asked=self._interruption.asked)
+        assert self._barrier is not None
+        return self._barrier.may_begin(step, asked=self._interruption.asked)
 
     def _stop(self, recorder: Recorder) -> NoReturn:
         with recorder.account("host"):
@@ -324,11 +326,11 @@ class TrainingLoop:
 
     def _look(self, part: StepLoss) -> float | None:
         """The loss as far as it is known; one that is no number ends the training."""
-        self._glance.take(self._counts.step - 1, part.loss)
+        self._readback.take(self._counts.step - 1, part.loss)
         return self._checked(wait=False)
 
     def _checked(self, *, wait: bool) -> float | None:
-        step, loss = self._glance.known(wait=wait)
+        step, loss = self._readback.known(wait=wait)
         if loss is not None and loss != loss and self.config.train.on_nan == "stop":
             raise TrainingError(
                 f"the loss is no number at step {step}: lower optimizer.lr, set train.clip, "
@@ -377,7 +379,7 @@ class TrainingLoop:
 
     def state(self) -> dict[str, Any]:
         """Everything that the next step depends on."""
-        return self._kept.collect(self._counts)
+        return self._state.collect(self._counts)
 
     def _save(self, recorder: Recorder, loss: float | None) -> None:
         """Write the state; a disk that takes none is told once, and the training goes on."""

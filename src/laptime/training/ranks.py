@@ -85,13 +85,13 @@ class Ranks:
         """What every rank has to say, on every rank."""
         if not self.several:
             return [value]
-        found: list[Any] = [None] * self.ranks
-        dist.all_gather_object(found, value)
-        return found
+        values: list[Any] = [None] * self.ranks
+        dist.all_gather_object(values, value)
+        return values
 
     def mean(self, sums: list[float]) -> list[float]:
         """The mean over all ranks of a few numbers."""
         if not self.several:
             return sums
-        found = self.gather(sums)
-        return [sum(column) / self.ranks for column in zip(*found, strict=True)]
+        columns = self.gather(sums)
+        return [sum(column) / self.ranks for column in zip(*columns, strict=True)]

@@ -43,14 +43,14 @@ Changes = dict[str, tuple[Any, Any]]
 
 def flat(config: Mapping[str, Any]) -> dict[str, Any]:
     """Every value of a stored configuration under its full key."""
-    found: dict[str, Any] = {}
+    values: dict[str, Any] = {}
     for name, section in config.items():
         for key, value in section.items() if isinstance(section, dict) else ():
             if key == "options":
-                found |= {f"{name}.{key}.{option}": one for option, one in value.items()}
+                values |= {f"{name}.{key}.{option}": chosen for option, chosen in value.items()}
             else:
-                found[f"{name}.{key}"] = value
-    return found
+                values[f"{name}.{key}"] = value
+    return values
 
 
 def changed(
@@ -63,9 +63,9 @@ def changed(
     was, wanted = flat(stored), flat(config.model_dump(mode="json"))
     keys = [key for key in wanted if key in was or ".options." in key]
     keys += [key for key in was if ".options." in key and key not in wanted]
-    found = {key: (was.get(key), wanted.get(key)) for key in keys if not _free(key)}
-    found |= {key: (one, now[key]) for key, one in (facts or {}).items() if now and key in now}
-    return {key: pair for key, pair in found.items() if pair[0] != pair[1]}
+    pairs = {key: (was.get(key), wanted.get(key)) for key in keys if not _free(key)}
+    pairs |= {key: (before, now[key]) for key, before in (facts or {}).items() if now and key in now}
+    return {key: pair for key, pair in pairs.items() if pair[0] != pair[1]}
 
 
 def _free(key: str) -> bool:
@@ -78,12 +78,12 @@ def longer(stored: Mapping[str, Any], config: Config) -> bool:
     return any(was.get(key) != wanted[key] for key in LENGTH)
 
 
-def refuse_if_changed(out: Path, found: Changes) -> None:
+def refuse_if_changed(out: Path, changes: Changes) -> None:
     """One line with every key that differs, and both values."""
-    if found:
+    if changes:
         pairs = [
             f"{NAMES.get(key, key)} was {written(was)} and is {written(now)}"
-            for key, (was, now) in found.items()
+            for key, (was, now) in changes.items()
         ]
         listed = ", ".join(pairs[:6]) + (f" and {len(pairs) - 6} more" if len(pairs) > 6 else "")
         raise TrainingError(

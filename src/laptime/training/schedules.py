@@ -26,30 +26,26 @@ class ScheduleKind:
     uses: tuple[str, ...] = ()  # the keys of the section that it has, besides warmup_steps
 
 
-def _falling(config: ScheduleConfig, left: float) -> float:
-    return config.final + (1 - config.final) * left
+def _step(c: ScheduleConfig, epochs: int, share: float) -> float:
+    return c.gamma ** (epochs // c.every)
+
+
+def _linear(c: ScheduleConfig, epochs: int, share: float) -> float:
+    return c.final + (1 - c.final) * (1 - share)
+
+
+def _cosine(c: ScheduleConfig, epochs: int, share: float) -> float:
+    return c.final + (1 - c.final) * (1 + math.cos(math.pi * share)) / 2
 
 
 SCHEDULES = {
     kind.name: kind
     for kind in (
-        ScheduleKind(name="constant", factor=lambda config, epochs, share: 1.0),
-        ScheduleKind(
-            name="step",
-            factor=lambda config, epochs, share: config.gamma ** (epochs // config.every),
-            uses=("every", "gamma"),
-        ),
-        ScheduleKind(
-            name="exponential", factor=lambda config, epochs, share: config.gamma**epochs, uses=("gamma",)
-        ),
-        ScheduleKind(
-            name="linear", factor=lambda config, epochs, share: _falling(config, 1 - share), uses=("final",)
-        ),
-        ScheduleKind(
-            name="cosine",
-            factor=lambda config, epochs, share: _falling(config, (1 + math.cos(math.pi * share)) / 2),
-            uses=("final",),
-        ),
+        ScheduleKind(name="constant", factor=lambda c, epochs, share: 1.0),
+        ScheduleKind(name="step", factor=_step, uses=("every", "gamma")),
+        ScheduleKind(name="exponential", factor=lambda c, epochs, share: c.gamma**epochs, uses=("gamma",)),
+        ScheduleKind(name="linear", factor=_linear, uses=("final",)),
+        ScheduleKind(name="cosine", factor=_cosine, uses=("final",)),
     )
 }
 

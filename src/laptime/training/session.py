@@ -44,16 +44,16 @@ def train(
         if ":" in config.network.name:
             target.look_in(Path.cwd())
             target.look_in(folder or Path.cwd())
-        place = DeviceSetup.of(
+        setup = DeviceSetup.of(
             config.train.device, ranks, threads=config.train.threads, memory_limit=config.train.memory_limit
         )
-        with ranks.joined(place.device), telling(ranks.rank):
+        with ranks.joined(setup.device), telling(ranks.rank):
             out = Path(ranks.gather(str(out or default_out(config.name or "train")))[0])
             # A rank that died is started again with all the others, and they go on together.
             again = resume or (ranks.restarts > 0 and (out / checkpoint.FOLDER / checkpoint.LAST).exists())
             _bring(config, ranks, say)
             data = None if fold is None else held_out(config, fold)
-            made = ready(config, place, data)
+            made = ready(config, setup, data)
             training = TrainingLoop(config, made, out=out, resume=again, watch=watch, say=say)
             if again and training.done and load(out).status == "finished":
                 say("the training is complete already; raise train.epochs or train.steps to go on")

@@ -70,8 +70,8 @@ def hearing(heard: Callable[[int], None]) -> Iterator[None]:
     try:
         yield
     finally:
-        for number, one in earlier.items():
-            signal.signal(number, one)
+        for number, handler in earlier.items():
+            signal.signal(number, handler)
 
 
 class Relay:
@@ -100,8 +100,8 @@ class Relay:
             return
         if number == signal.SIGINT and self.requests.times == 1:
             self._say(STOPPING)
-        for one in self._started:
-            one.terminate()
+        for process in self._started:
+            process.terminate()
 
     def start(self, command: Sequence[str], **options: Any) -> subprocess.Popen[bytes]:
         """Start a process; nothing is to be started once somebody asked to stop."""
@@ -127,10 +127,10 @@ class Relay:
 
     def kill(self) -> None:
         """End what is left."""
-        for one in self._started:
-            if one.poll() is None:
-                one.kill()
-                one.wait()
+        for process in self._started:
+            if process.poll() is None:
+                process.kill()
+                process.wait()
         self._started.clear()
 
     def check(self) -> None:

@@ -21,7 +21,7 @@ from laptime.training.config import fields
 from laptime.training.config.conflicts import conflicts, out_of_place
 from laptime.training.config.formats import REPETITIONS, read_tree
 from laptime.training.config.network import NamedNetwork, look_up
-from laptime.training.config.notation import fit, full_key, read_setting
+from laptime.training.config.notation import fit, read_setting
 from laptime.training.config.problems import (
     Problem,
     from_schema,
@@ -53,7 +53,6 @@ class Resolved:
     path: Path
     config: Config
     sources: dict[str, str]
-    given: dict[str, Given]
     repeat: int | None = None  # `<repetitions>` of an XML file; `--repeat` goes before it
 
 
@@ -73,15 +72,6 @@ def read_config(path: Path | str, settings: Sequence[str] = (), swept: Sequence[
         for text in texts:
             given |= _set(*read_setting(text, option), option, problems)
     return _resolve(path, given, problems, repeat)
-
-
-def with_settings(resolved: Resolved, values: Mapping[str, Any], why: str = SETTING) -> Resolved:
-    """The same configuration with other values, validated again."""
-    problems: list[Problem] = []
-    given = dict(resolved.given)
-    for key, value in values.items():
-        given |= _set(full_key(key), value, why, problems)
-    return _resolve(resolved.path, given, problems, resolved.repeat)
 
 
 def _set(key: str, value: Any, why: str, problems: list[Problem]) -> dict[str, Given]:
@@ -160,7 +150,7 @@ def _resolve(path: Path, given: dict[str, Given], problems: list[Problem], repea
     sources = {"name": "the file's name", "data.kind": why} | {
         key: each.source for key, each in given.items()
     }
-    return Resolved(path=path, config=config, sources=_all_sources(sources, kind), given=given, repeat=repeat)
+    return Resolved(path=path, config=config, sources=_all_sources(sources, kind), repeat=repeat)
 
 
 def _plain(given: Mapping[str, Given]) -> dict[str, Any]:

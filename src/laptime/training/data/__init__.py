@@ -45,5 +45,5 @@ class Data:
 def open_data(config: DataConfig, wanted: NetworkInput) -> Data:
     """The data that a configuration describes; a `DataError` says in one line what is wrong with it."""
     module = import_module(f"{__name__}.{config.kind}")
-    found: Data = module.open_data(config, wanted)
-    return found
+    opened: Data = module.open_data(config, wanted)
+    return opened

@@ -66,8 +66,8 @@ def chances(seed: int, picks: Sequence[int], samples: int) -> list[list[float]]:
     key = _mixed(np.full(len(picks), seed % 2**64, np.uint64))
     key = _mixed(_mixed(key + chosen // count) + chosen % count)
     table = _mixed(key[:, None] + _GOLDEN * np.arange(1, CHANCES + 1, dtype=np.uint64))
-    found: list[list[float]] = ((table >> np.uint64(11)) * 2.0**-53).tolist()
-    return found
+    drawn: list[list[float]] = ((table >> np.uint64(11)) * 2.0**-53).tolist()
+    return drawn
 
 
 def _mixed(number: NDArray[np.uint64]) -> NDArray[np.uint64]:

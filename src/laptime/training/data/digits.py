@@ -40,9 +40,9 @@ def _digits() -> tuple[Tensor, Tensor]:
         from sklearn.datasets import load_digits  # type: ignore[import-untyped]
     except ImportError:
         raise MissingExtra("scikit-learn", "digits") from None
-    found = load_digits()
-    images = torch.from_numpy(found.images).float().div_(16)  # 4-bit ink, 16 where it is full
-    return images[:, None], torch.from_numpy(found.target).long()
+    digits = load_digits()
+    images = torch.from_numpy(digits.images).float().div_(16)  # 4-bit ink, 16 where it is full
+    return images[:, None], torch.from_numpy(digits.target).long()
 
 
 def _grown(images: Tensor, wanted: tuple[int, ...] | None) -> Tensor:

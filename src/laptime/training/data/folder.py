@@ -35,16 +35,16 @@ class ImageFolder(Dataset[Any]):
     """
 
     def __init__(
-        self, found: ImageListing, look: Look, *, augment: str = "none", seed: int = 0, refuse: bool = False
+        self, listing: ImageListing, look: Look, *, augment: str = "none", seed: int = 0, refuse: bool = False
     ) -> None:
-        self._root, self._look, self._augment = found.root, look, augment
+        self._root, self._look, self._augment = listing.root, look, augment
         self._seed, self._refuse = seed, refuse
         self._as_bytes = False
         # Bytes side by side: a million str objects would be copied into every worker as their counts change.
         self._files: NDArray[np.bytes_] = np.array(
-            [os.fsencode(file) for files in found.images.values() for file in files], np.bytes_
+            [os.fsencode(file) for files in listing.images.values() for file in files], np.bytes_
         )
-        counts = torch.tensor(list(found.counts.values()))
+        counts = torch.tensor(list(listing.counts.values()))
         self.labels = torch.arange(len(counts)).repeat_interleave(counts)
         self._starts, self._counts = (counts.cumsum(0) - counts).tolist(), counts.tolist()
         self._unreadable = torch.zeros(len(self._files), dtype=torch.uint8).share_memory_()
@@ -95,13 +95,15 @@ class ImageFolder(Dataset[Any]):
         else:
             choose = partial(random_part, chances=chance, mirror=self._augment == "crop-flip")
         for turn in range(count):
-            one = start + (index - start + turn) % count
-            if self._unreadable[one]:
+            candidate = start + (index - start + turn) % count
+            if self._unreadable[candidate]:
                 continue
             try:
-                return read_into(out, os.path.join(self._root_bytes, self._files[one]), self._look, choose)
+                return read_into(
+                    out, os.path.join(self._root_bytes, self._files[candidate]), self._look, choose
+                )
             except (OSError, UnreadableImage) as error:
-                self._note(one, error)
+                self._note(candidate, error)
         folder = os.path.dirname(self._path(index))
         raise UnreadableImage(
             f"no image of {folder} can be read; replace them, or list the other classes in data.classes"
@@ -172,9 +174,9 @@ def _facts(
 
 
 def _problems(parts: list[ImageFolder]) -> list[str]:
-    found = [file for part in parts for file in part.unreadable()]
-    if not found:
+    unreadable = [file for part in parts for file in part.unreadable()]
+    if not unreadable:
         return []
-    some = ", ".join(found[:_NAMED]) + (", …" if len(found) > _NAMED else "")
-    images = "1 image" if len(found) == 1 else f"{len(found)} images"
+    some = ", ".join(unreadable[:_NAMED]) + (", …" if len(unreadable) > _NAMED else "")
+    images = "1 image" if len(unreadable) == 1 else f"{len(unreadable)} images"
     return [f"{images} could not be read, another of the class was taken instead: {some}"]

@@ -72,7 +72,9 @@ def _characters(config: TextData, ids: int) -> tuple[Tensor, int]:
     if ids >= _BYTES or raw.isascii():
         return _numbers(raw), 0
     text = raw.decode()
-    return _numbers(text.encode("ascii", errors="replace")), sum(not one.isascii() for one in text)
+    return _numbers(text.encode("ascii", errors="replace")), sum(
+        not character.isascii() for character in text
+    )
 
 
 def _numbers(raw: bytes) -> Tensor:

@@ -62,7 +62,7 @@ def open_data(config: TreesData, wanted: NetworkInput) -> Data:
         classes=("false", "true"),
         facts={
             "largest": max(map(len, train)),
-            "held_out_and_trained_on": sum(one in trained for one in held),
+            "held_out_and_trained_on": sum(tree in trained for tree in held),
         },
     )
 
@@ -94,11 +94,11 @@ def _tree(chance: random.Random, depth: int, target: bool, avoid: set[Tree]) -> 
     while True:
         nodes: list[Node] = []
         _branch(chance, depth, nodes, root=True)
-        found = tuple(nodes)
-        if value(found) == target:
+        tree = tuple(nodes)
+        if value(tree) == target:
             tries += 1
-            if found not in avoid or tries == _TRIES:
-                return found
+            if tree not in avoid or tries == _TRIES:
+                return tree
 
 
 def _branch(chance: random.Random, depth: int, nodes: list[Node], *, root: bool = False) -> int:

@@ -28,9 +28,11 @@ class GreedyThenGentle(Classification):
     def groups(self, network: nn.Module) -> dict[str, list[nn.Parameter]]:
         """Each machine by itself, and everything that backpropagation reaches: no visible bias."""
         machines = _machines(network)
-        found = {_machine(index): list(machine.parameters()) for index, machine in enumerate(machines)}
+        groups = {_machine(index): list(machine.parameters()) for index, machine in enumerate(machines)}
         visible = {id(machine.visible_bias) for machine in machines}
-        return found | {"all": [one for one in network.parameters() if id(one) not in visible]}
+        return groups | {
+            "all": [parameter for parameter in network.parameters() if id(parameter) not in visible]
+        }
 
     def rate(self, group: str) -> float:
         """The machines learn in larger steps than backpropagation makes: the rate asked for is its own."""

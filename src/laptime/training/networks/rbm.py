@@ -21,14 +21,14 @@ class Contrast(NamedTuple):
     logits: Tensor  # the samples given back, as log-odds
 
 
-def contrastive_loss(found: Contrast, samples: Tensor) -> Tensor:
+def contrastive_loss(contrast: Contrast, samples: Tensor) -> Tensor:
     """The gradient of contrastive divergence under the value of the reconstruction error, in nats a pixel.
 
     The energy difference has the right gradient but its value tells nothing: data and chain move together.
     The reconstruction error falls as the machine learns, in training as in validation.
     """
-    energy = found.energy.mean()
-    error = F.binary_cross_entropy_with_logits(found.logits, samples.flatten(1))
+    energy = contrast.energy.mean()
+    error = F.binary_cross_entropy_with_logits(contrast.logits, samples.flatten(1))
     return energy - energy.detach() + error.detach()
 
 

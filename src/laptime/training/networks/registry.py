@@ -74,8 +74,8 @@ def network(
 def entries() -> dict[str, ZooEntry]:
     """Every network, by name. Reads the files of this folder, the first time."""
     folder = import_module("laptime.training.networks")
-    for found in pkgutil.iter_modules(folder.__path__):
-        import_module(f"{folder.__name__}.{found.name}")
+    for module in pkgutil.iter_modules(folder.__path__):
+        import_module(f"{folder.__name__}.{module.name}")
     return dict(sorted(_entries.items()))
 
 
