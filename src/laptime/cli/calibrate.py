@@ -37,8 +37,7 @@ def calibrate(
     device: DeviceOption = None,
     seconds: Annotated[float, typer.Option("--seconds", help="How long to measure; 120 at most.")] = 100.0,
     out: Annotated[
-        Path | None,
-        typer.Option("--out", help="The file, .npz; by default where `laptime predict` looks."),
+        Path | None, typer.Option("--out", help="The file, .npz; by default where `laptime predict` looks.")
     ] = None,
 ) -> Answer:
     """Time single operations on this machine for two minutes; `laptime predict` rests on them from then on.

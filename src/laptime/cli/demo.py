@@ -158,20 +158,19 @@ def _share_right(scores: Any, labels: Any) -> Any:
     return (scores.argmax(dim=1) == labels).float().mean()
 
 
-def _command() -> str:
-    """`laptime` as this shell finds it: by its name, else by the path it was started with."""
+def command() -> str:
+    """How this shell calls laptime: by its name, else by the path that it was started with."""
     started = Path(sys.argv[0])
     if started.name != "laptime":
         return f"{shlex.quote(sys.executable)} -m laptime"
     on_path = shutil.which("laptime")
-    return (
-        "laptime" if on_path and Path(on_path).resolve() == started.resolve() else shlex.quote(str(started))
-    )
+    same = on_path is not None and Path(on_path).resolve() == started.resolve()
+    return "laptime" if same else shlex.quote(str(started))
 
 
 def _print(shown: dict[str, Any], accuracy: float, out: Path, page: Path | None) -> None:
     show_run(shown)
-    where, laptime = shlex.quote(str(out)), _command()
+    where, laptime = shlex.quote(str(out)), command()
     drawn = f", every figure of it in {page}" if page else ""
     print(f"""
 The network tells {accuracy * 100:.1f} % of {UNSEEN_CARDS} unseen cards apart (guessing: 20 %).

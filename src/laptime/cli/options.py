@@ -16,8 +16,7 @@ Device = Annotated[
 EveryLayer = Annotated[bool, typer.Option("--all", help="Every layer, however many there are.")]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document instead of tables.")]
 Out = Annotated[
-    Path | None,
-    typer.Option("--out", help="The run directory; by default a new one under runs/."),
+    Path | None, typer.Option("--out", help="The run directory; by default a new one under runs/.")
 ]
 Layers = Annotated[
     str,

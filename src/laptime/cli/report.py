@@ -19,8 +19,7 @@ if TYPE_CHECKING:
 Runs = Annotated[
     list[Path],
     typer.Argument(
-        metavar="RUN...",
-        help="Runs or folders of runs; saved predictions; or a run and a prediction of it.",
+        metavar="RUN...", help="Runs or folders of runs; saved predictions; or a run and a prediction of it."
     ),
 ]
 

@@ -41,8 +41,7 @@ def train(
     config: Annotated[Path, typer.Argument(metavar="CONFIG", help="A TOML, YAML or XML file.")],
     settings: Settings = None,
     repeat: Annotated[
-        int | None,
-        typer.Option("--repeat", min=1, help="Train this often, with other seeds."),
+        int | None, typer.Option("--repeat", min=1, help="Train this often, with other seeds.")
     ] = None,
     sweep: Sweeps = None,
     profile: Annotated[bool, typer.Option("--profile/--no-profile", help="Time every layer.")] = True,
