@@ -83,7 +83,7 @@ def run(
 
 
 def _refuse_taken(out: Path) -> None:
-    """Before the script has trained for hours rather than after."""
+    """Refuse an output directory that holds a run before the script starts, not after hours of training."""
     if (out / "run.json").exists():
         raise RunExists(f"{out} already holds a run; give another directory with --out")
 

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 DTYPES = ("float32", "float64", "float16", "bfloat16", "int64", "int32", "bool")
 _SAMPLE = re.compile(r"(?:(?P<dtype>[a-z0-9]+):)?(?P<shape>\d+(?:x\d+)*)(?:@(?P<ids>\d+))?")
-_LARGEST = 2**31  # elements of one sample; more is a slip of the pen
+_LARGEST = 2**31  # elements of one sample; more is a typing error
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

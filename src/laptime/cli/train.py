@@ -111,7 +111,7 @@ class _Asked:
         """The arguments of a process that trains one run of it."""
         options = [word for setting in (*self.settings, *settings) for word in ("--set", setting)]
         options += ["--out", str(out), *(["--resume"] if resume else [])]
-        options += ["--repeat", "1"]  # whatever the file says: it is repeated by whoever asks for this
+        options += ["--repeat", "1"]  # whatever the file says: the parent process does the repetitions
         return ["train", str(self.file), *options, *(["--fold", str(fold)] if fold is not None else [])]
 
 
@@ -182,7 +182,7 @@ def _train(asked: _Asked, fold: int | None) -> None:
 
 
 def _as_rank(trained: Callable[[], Run]) -> None:
-    """Train as one of several ranks. The launcher was told how that ended, and tells it to the user."""
+    """Train as one of several ranks. The launcher reports errors to the user."""
     try:
         with redirect_stdout(sys.stderr):  # what a network prints must not spoil the launcher's answer
             trained()

@@ -1,4 +1,4 @@
-"""From a configuration to everything that a loop needs, each problem told in one line."""
+"""Builds what the training loop needs from a configuration: network, objective, data, optimizers."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from laptime.training.schedules import schedule
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ready:
-    """A network, what it is trained for, and on what."""
+    """Everything that the training loop needs."""
 
     setup: DeviceSetup
     network: nn.Module
@@ -46,7 +46,7 @@ class Ready:
 
 
 def ready(config: Config, setup: DeviceSetup, data: Data | None = None) -> Ready:
-    """Build it all. `data` stands in for what the configuration describes: a fold of it."""
+    """Build everything. `data` replaces the configured data, for a fold of it."""
     torch.manual_seed(config.train.seed)
     known = None if ":" in config.network.name else entry(config.network.name)
     data = data or open_data(config.data, wanted(config, known))
@@ -100,7 +100,7 @@ def build_network(config: Config, known: ZooEntry | None, data: Data) -> nn.Modu
         network = target.network(config.network.name, **options)
     except LaptimeError:
         raise
-    except Exception as error:  # torch's own at a size that is none, and what a network checks itself
+    except Exception as error:  # torch refuses a size, or the network checks its options
         given = ", ".join(f"network.options.{name}" for name in config.network.options) or "network.options"
         raise ConfigError(
             f"{config.network.name} cannot be built with these options ({first_line(error)}); change {given}"
@@ -141,7 +141,7 @@ def _batches(config: Config, dataset: Dataset[Any], setup: DeviceSetup) -> Batch
 
 
 def _validation(config: Config, data: Data, setup: DeviceSetup) -> Batches | None:
-    """Held-out data in its own order, none of it left out. Every rank takes its share."""
+    """All held-out data, in its own order. Every rank takes its share."""
     if data.validation is None or not len(data.validation):  # type: ignore[arg-type]
         return None
     samples = len(data.validation)  # type: ignore[arg-type]

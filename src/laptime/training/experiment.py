@@ -1,7 +1,7 @@
 """Experiments: one configuration repeated, swept over a grid, and split into folds; a run directory for each.
 
-Every trial is a process of its own, so that none inherits threads, memory or a slow-down from the one before,
-and one that dies takes nothing along. What is done is not done again.
+Every trial is a process of its own: it inherits no threads, memory or slow-down from the one before, and if
+it dies the others go on. A trial that has finished is not run again.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class Trial:
         return (self.out / checkpoint.FOLDER / checkpoint.LAST).exists()
 
     def done(self, config: Config, workers: int) -> bool:
-        """Whether there is nothing left to do. A run of another training is refused."""
+        """Whether the trial has finished. A directory with the run of another training is refused."""
         run = self.run()
         if run is None:
             return False
@@ -64,7 +64,7 @@ class Trial:
 
 
 def grid(sweeps: Sequence[str]) -> list[tuple[str, ...]]:
-    """`["batch=64,128", "threads=1,2"]` as the settings of each point; a last value varies fastest.
+    """`["batch=64,128", "threads=1,2"]` as the settings of each point; the last key varies fastest.
 
     A key that is swept twice has the values of both.
     """
@@ -90,7 +90,7 @@ def grid(sweeps: Sequence[str]) -> list[tuple[str, ...]]:
 
 
 def trials(out: Path, *, repeat: int, sweeps: Sequence[str], folds: int, seed: int) -> list[Trial]:
-    """Every trial. Repetitions differ by their seed; several at one point have a folder around them."""
+    """Every trial. Repetitions differ by their seed; repetitions of one point share a folder."""
     listed = []
     for point in grid(sweeps):
         place = out / _folder(point) if point else out
@@ -135,7 +135,7 @@ def conduct(
     say: Callable[[str], None] = lambda _: None,
     tell: Callable[[Trial, int, int], None] = lambda *_: None,
 ) -> list[TrialResult]:
-    """Run the trials one after the other; `command` gives the process of one, told whether to go on.
+    """Run the trials one after the other; `command(trial, resume)` is the command line of a trial.
 
     A trial that fails does not keep the others from running. `configs` are what they train.
     """
@@ -161,7 +161,7 @@ def conduct(
 
 
 def _cleared(out: Path) -> bool:
-    """Whether there is nothing, or was nothing but a false start."""
+    """Whether the directory is empty, or held only an aborted start, which is removed."""
     return not out.exists() or not any(out.iterdir()) or discard(out)
 
 
@@ -171,7 +171,7 @@ def _conducted(trial: Trial, command: Sequence[str], relay: Relay) -> TrialResul
         said.seek(0)
         lines = said.read().decode("utf-8", "replace").strip().splitlines()
     relay.check()
-    if status in INTERRUPTED:  # by somebody who asked that process alone
+    if status in INTERRUPTED:  # a signal to that process alone
         raise INTERRUPTED[status]()
     reason = lines[-1].removeprefix("laptime: ") if status and lines else ""
     return TrialResult(trial=trial, status="failed" if status else "finished", reason=reason)
@@ -196,7 +196,7 @@ def spreads(results: Sequence[TrialResult], rows: Sequence[Mapping[str, Any]]) -
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Spread:
-    """What trials that differ only by chance have in common."""
+    """Mean and standard deviation over trials that differ only by seed or fold."""
 
     point: tuple[str, ...]
     trials: int

@@ -1,4 +1,4 @@
-"""What ranks exchange: gradients averaged bucket by bucket while the backward pass goes on, and timed."""
+"""Gradients averaged over ranks, bucket by bucket during the backward pass, and the time that takes."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from laptime.recorder.clocks import Stamp, clock_for
 
 @dataclass(slots=True)
 class _BackwardPass:
-    """The stamps of one backward pass: when each bucket was handed over, and when its mean was there."""
+    """Time stamps of one backward pass: when each bucket was sent, and when its mean arrived."""
 
     begins: list[Stamp] = field(default_factory=list)
     ends: list[Stamp] = field(default_factory=list)
@@ -39,10 +39,10 @@ class Exchange:
         # On a GPU: an event on whichever stream is current, the compute stream or that of the future.
         self._clock = clock_for(device)
         self._running = _BackwardPass()
-        self._waiting: deque[_BackwardPass] = deque()  # for the device to pass their stamps
+        self._waiting: deque[_BackwardPass] = deque()  # until the device has reached their stamps
 
     def average(self, bucket: GradBucket) -> torch.futures.Future[Any]:
-        """The mean of a bucket over all ranks, once it is there."""
+        """A future with the mean of a bucket over all ranks."""
         tensor = bucket.buffer().div_(self._ranks)
         self.bytes += tensor.numel() * tensor.element_size()
         self.buckets += 1
@@ -68,7 +68,7 @@ class Exchange:
         return self._clock.now()
 
     def end_step(self) -> None:
-        """A backward pass is over: all its buckets have been handed over."""
+        """End a step: all buckets of its backward passes have been sent."""
         if self._running.begins:
             self._next()
         self._settle(wait=False)
@@ -89,7 +89,7 @@ class Exchange:
         }
 
     def _settle(self, *, wait: bool) -> None:
-        """Count the passes that the device has done with."""
+        """Add up the passes that the device has completed."""
         while self._waiting:
             oldest = self._waiting[0]
             if wait:
@@ -105,7 +105,7 @@ class Exchange:
         zero = stamps[0]
         times = [0.0, *(self._clock.read([zero, stamp])[0] * 1e-3 for stamp in stamps[1:])]
         begins, ends = times[: len(done.begins)], times[len(done.begins) :]
-        # Buckets come back in the order they went, so the n-th end belongs to the n-th beginning.
+        # Buckets arrive in the order they were sent, so the n-th end belongs to the n-th beginning.
         spans = list(zip(begins, sorted(ends), strict=False))
         self.busy_s += sum(end - begin for begin, end in union(spans))
         if done.final >= 0 and ends:

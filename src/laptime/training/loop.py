@@ -1,4 +1,4 @@
-"""The training loop: steps, validation and checkpoints, every step recorded and none of it slowed down.
+"""The training loop: steps, validation and checkpoints, with every step recorded.
 
 Everything that the next step depends on is in the checkpoint (`TrainingState`): a resumed training takes the
 same steps as one that was never interrupted.
@@ -38,14 +38,14 @@ DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Progress:
-    """What a watcher is told after each step."""
+    """The state of the training after a step, for a progress bar."""
 
     stage: Stage
     step: int  # training steps so far
     steps: int  # training steps in all
     epoch: int
     epochs: int
-    loss: float | None  # of this step or a little earlier; None where the device has not told yet
+    loss: float | None  # of this step or a little earlier; None where none has been read back yet
 
 
 class TrainingLoop:
@@ -70,7 +70,7 @@ class TrainingLoop:
         self._interruption = Interruption(say)
         self._barrier: StopBarrier | None = None
         self._checkpoint_fails = False
-        self._tried = False  # whether the network has taken a batch yet
+        self._tried = False  # whether a first batch has passed through the network
         self._readback = LossReadback(self._device)
         self._exchange = Exchange(self._ranks.ranks, self._device)
         # The network as the recorder and validation see it, and as training calls it.
@@ -88,19 +88,19 @@ class TrainingLoop:
             self._counts.attempt = max(self._ranks.gather(self._next_attempt()))
 
     def _next_attempt(self) -> int:
-        """One more than the run has seen: a checkpoint may have been gone on from before."""
+        """One more than the run has: a checkpoint can be resumed several times."""
         return max(self._counts.attempt, load(self.out).last_attempt + 1)
 
     @property
     def setup(self) -> DeviceSetup:
-        """Where it runs."""
+        """The device, why it was chosen, and the ranks."""
         return self._ready.setup
 
-    # -- the whole -------------------------------------------------------------------------------------------
+    # -- start to end ----------------------------------------------------------------------------------------
 
     @property
     def done(self) -> bool:
-        """Whether there is nothing left to do."""
+        """Whether all steps are done."""
         return self._counts.step >= self.steps or self._counts.epoch >= self.config.train.epochs
 
     @property
@@ -115,7 +115,7 @@ class TrainingLoop:
         return min(whole, self.config.train.steps or whole)
 
     def run(self) -> Run:
-        """Train to the end, or until something ends it. The run is kept in any case."""
+        """Train to the end, or until an error or a signal. The run on disk is kept in any case."""
         recorder = self._recorder()
         with self._interruption.awaited(), recorder:
             try:
@@ -224,7 +224,7 @@ class TrainingLoop:
         self._checked(wait=True)
 
     def _between(self, batches: Iterator[Batch], recorder: Recorder) -> Iterator[Batch]:
-        """The batches. Between two steps, when the books of the first are closed, a checkpoint may be due."""
+        """The batches. Checkpoints and stops come between two steps, after the first has been recorded."""
         every, began = self.config.checkpoint.every_steps, self._counts.step
         alone = self._barrier is None
         while True:
@@ -252,7 +252,7 @@ class TrainingLoop:
         raise self._interruption.ending
 
     def _first_step(self, batch: Batch) -> StepLoss:
-        """A step whose failure says that the network and the data do not go together."""
+        """The first step. If it fails, the data does not fit the network."""
         try:
             part = self._step(batch)
         except UNFIT as error:
@@ -303,7 +303,7 @@ class TrainingLoop:
         return torch.autocast(self._device.type, dtype=dtype) if dtype is not None else nullcontext()
 
     def _unsynchronised(self, due: bool) -> AbstractContextManager[Any]:
-        """While gradients are only summed up, the ranks need not exchange them."""
+        """Without gradient exchange between ranks, for steps that only accumulate gradients."""
         return self._called.no_sync() if self._ranks.several and not due else nullcontext()  # type: ignore[operator]
 
     def _shaped(self, batch: Batch) -> Batch:
@@ -318,14 +318,16 @@ class TrainingLoop:
         values: dict[str, Any] = {"loss": part.loss.detach()}
         if part.scores is not None and part.targets is not None:
             known = cache(partial(top_n, part.scores, part.targets, self.config.validation.topn))
-            if self._device.type == "cpu":  # with the books of many steps: a quarter of the time, aside
+            if (
+                self._device.type == "cpu"
+            ):  # computed later in the writer thread, many steps at once: a quarter of the time
                 values["top1"], values["topn"] = lambda: known()[0], lambda: known()[1]
-            else:  # scores of many steps would fill the device
+            else:  # keeping the scores of many steps would fill the device's memory
                 values["top1"], values["topn"] = known()
         recorder.log(**values)
 
     def _look(self, part: StepLoss) -> float | None:
-        """The loss as far as it is known; one that is no number ends the training."""
+        """The latest loss that has been read back; NaN ends the training unless configured otherwise."""
         self._readback.take(self._counts.step - 1, part.loss)
         return self._checked(wait=False)
 
@@ -352,7 +354,7 @@ class TrainingLoop:
     # -- validation ------------------------------------------------------------------------------------------
 
     def _validate(self, recorder: Recorder, *, final: bool) -> float | None:
-        """The mean loss over the held-out data, if it is time for that; a training without it goes on."""
+        """The mean loss over the held-out data, if a validation is due."""
         every, batches = self.config.validation.every, self._ready.validation
         if batches is None or not every or ((self._counts.epoch + 1) % every and not final):
             return None
@@ -382,8 +384,8 @@ class TrainingLoop:
         return self._state.collect(self._counts)
 
     def _save(self, recorder: Recorder, loss: float | None) -> None:
-        """Write the state; a disk that takes none is told once, and the training goes on."""
-        recorder.flush()  # what the state follows from is on disk before the state is
+        """Write a checkpoint. If that fails, say so once and go on training."""
+        recorder.flush()  # the steps before a checkpoint are on disk before the checkpoint is
         self._counts.elapsed_s = recorder.elapsed_s
         best = self.config.checkpoint.best and loss is not None and loss < self._counts.best
         if best and loss is not None:

@@ -33,10 +33,10 @@ LOSSES = {
 
 
 class LossConfig(Section):
-    """What is made small."""
+    """The loss that is minimised."""
 
     name: Annotated[str, OneOf(LOSSES)] | None = None
-    """By default what the network is meant for."""
+    """By default the loss that the network was published with."""
 
 
 def criterion(name: str) -> Criterion:

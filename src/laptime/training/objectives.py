@@ -21,7 +21,7 @@ Criterion = Callable[[Tensor, Tensor], Tensor]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Moment:
-    """Where a training is, for objectives that change on the way."""
+    """The progress of a training, for objectives that change with it."""
 
     epoch: int
     epochs: int
@@ -39,7 +39,7 @@ class StepLoss:
 
 
 class Objective:
-    """The base: one group of parameters, one loss a step, given by `judge`."""
+    """Base class: one group of parameters and one loss a step, computed by `judge`."""
 
     def groups(self, network: nn.Module) -> dict[str, list[nn.Parameter]]:
         """The parameters that each optimizer updates, by the name that a `StepLoss` gives as its group."""
@@ -50,16 +50,16 @@ class Objective:
         return 1.0
 
     def parts(self, network: nn.Module, batch: Batch, moment: Moment) -> Iterator[StepLoss]:
-        """The losses of one training step. Between two of them the first one's update has been made."""
+        """The losses of one training step. The update of each is made before the next is computed."""
         yield self.judge(network, batch)
 
     def judge(self, network: nn.Module, batch: Batch) -> StepLoss:
-        """The loss and the scores that validation looks at."""
+        """The loss and the scores for validation."""
         raise NotImplementedError
 
 
 class Classification(Objective):
-    """Scores for each class, held against the right one. Auxiliary heads count with 0.3, as in GoogLeNet."""
+    """Scores for each class against the target class. Auxiliary heads count with 0.3, as in GoogLeNet."""
 
     AUXILIARY = 0.3
 
@@ -82,13 +82,13 @@ class Classification(Objective):
 
 
 class Reconstruction(Objective):
-    """The network gives its input back; a target in the batch is left alone."""
+    """The network reconstructs its input; targets in the batch are ignored."""
 
     def __init__(self, criterion: Criterion = F.mse_loss) -> None:
         self.criterion = criterion
 
     def judge(self, network: nn.Module, batch: Batch) -> StepLoss:
-        """How far the output is from the input."""
+        """The distance of the output from the input."""
         inputs = batch[0]
         return StepLoss(loss=self.criterion(network(inputs), inputs))
 

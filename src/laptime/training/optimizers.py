@@ -48,11 +48,11 @@ class OptimizerConfig(Section):
     lr: Annotated[float, Field(gt=0)] | None = None
     """The learning rate; by default the usual one of the optimizer."""
     momentum: Share = 0.9
-    """Of `momentum` and `rmsprop`."""
+    """Momentum of `momentum` and `rmsprop`."""
     nesterov: bool = False
-    """Nesterov's form of `momentum`."""
+    """Nesterov momentum, for `momentum`."""
     betas: tuple[Share, Share] = (0.9, 0.999)
-    """Of `adam` and `adamw`."""
+    """The two decay rates of `adam` and `adamw`."""
     eps: Annotated[float, Field(gt=0)] | None = None
     """Added to a denominator; by default the usual one of the optimizer."""
     weight_decay: Annotated[float, Field(ge=0)] = 0.0

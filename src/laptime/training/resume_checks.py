@@ -1,4 +1,4 @@
-"""What may change when a training goes on, and what would make another training of it."""
+"""Which settings may change when a training is resumed, and which would make it another training."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from laptime.training.config import Config
 from laptime.training.config.notation import written
 
 LENGTH = ("train.epochs", "train.steps")
-"""How far it goes: a finished training goes on where these are raised."""
+"""The length of a training: a finished one can be resumed with more."""
 
 FREE = {
     *LENGTH,
@@ -38,7 +38,7 @@ FREE_SECTIONS = ("checkpoint.", "record.")
 NAMES = {"workers": "--workers", "samples": "the number of samples", "classes": "the classes of the data"}
 
 Changes = dict[str, tuple[Any, Any]]
-"""What was and what is now, by key."""
+"""By key, the value before and the value now."""
 
 
 def flat(config: Mapping[str, Any]) -> dict[str, Any]:
@@ -73,7 +73,7 @@ def _free(key: str) -> bool:
 
 
 def longer(stored: Mapping[str, Any], config: Config) -> bool:
-    """Whether the training ends elsewhere than it did."""
+    """Whether the training is longer than before."""
     was, wanted = flat(stored), flat(config.model_dump(mode="json"))
     return any(was.get(key) != wanted[key] for key in LENGTH)
 

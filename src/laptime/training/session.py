@@ -1,4 +1,4 @@
-"""A configured training from start to end, in this process: one rank of it, or all there is."""
+"""A configured training from start to end, in this process: one rank, or the only one."""
 
 from __future__ import annotations
 

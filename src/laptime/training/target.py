@@ -44,7 +44,7 @@ def network(target: str, **options: Any) -> nn.Module:
 
 
 def look_in(folder: Path) -> None:
-    """Import from this folder before any other, as Python does from that of a script."""
+    """Import from this folder first, as Python does from the folder of a script."""
     first = os.path.abspath(folder)
     sys.path[:] = [first, *(other for other in sys.path if other != first)]
 

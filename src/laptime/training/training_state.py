@@ -1,4 +1,4 @@
-"""What a checkpoint keeps of a training, and how a training goes on from it."""
+"""The state of a training that a checkpoint holds: how it is collected and restored."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from laptime.training.config import Config
 
 @dataclass(slots=True)
 class Counts:
-    """Where the training is."""
+    """The progress of a training."""
 
     epoch: int = 0
     batch: int = 0  # batches of this epoch that are done
@@ -31,14 +31,14 @@ class Counts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainingState:
-    """Everything that the next step depends on, taken out and put back."""
+    """Collects and restores everything that the next step depends on."""
 
     config: Config
     ready: Ready
     scaler: GradScaler
 
     def collect(self, counts: Counts) -> dict[str, Any]:
-        """As tensors and plain values. All ranks have a part in it."""
+        """The state as tensors and plain values. All ranks must call it."""
         following = replace(counts, attempt=counts.attempt + 1)
         return {
             "network": self.ready.network.state_dict(),
@@ -62,7 +62,7 @@ class TrainingState:
         }
 
     def restore(self, state: dict[str, Any], out: Path) -> tuple[Counts, dict[str, Any] | None]:
-        """Put it back; where the training was, and this rank's random states."""
+        """Restore a state; returns the progress and this rank's random states."""
         rank = self.ready.setup.ranks.rank
         known = {"workers": len(state.get("random", ()))} | state.get("facts", {})
         resume_checks.refuse_if_changed(

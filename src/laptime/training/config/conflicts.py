@@ -1,4 +1,4 @@
-"""Values that are each valid and do not go together, or not with the network or the files they name."""
+"""Checks of values that are each valid but conflict with each other, the network or the files they name."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def conflicts(config: Config, network: NamedNetwork, given: Collection[str]) -> 
 
 
 def out_of_place(key: str, values: Mapping[str, Any], kind: str, network: NamedNetwork) -> str | None:
-    """The key whose choice leaves the given one without a meaning; None if it has one."""
+    """The key whose value makes the given key meaningless; None if it has a meaning."""
     if not network.takes(key):
         return "network.name"
     section = key.partition(".")[0]
@@ -44,7 +44,7 @@ def out_of_place(key: str, values: Mapping[str, Any], kind: str, network: NamedN
 
 
 def _names_with(key: str) -> list[str]:
-    """The names of its section that a key means something to; empty: it means something to all."""
+    """The names of its section that use a key; empty: all of them."""
     section, _, option = key.partition(".")
     return [name for name, kind in REGISTERS.get(section, {}).items() if option in kind.uses]
 
@@ -105,7 +105,7 @@ def _threads(config: Config, network: NamedNetwork, given: Collection[str]) -> P
 
 
 def _name(config: Config, network: NamedNetwork, given: Collection[str]) -> Problems:
-    """A run's folder is called so, and lies in `runs/` and nowhere else."""
+    """The name becomes a folder in `runs/`, so it must not lead anywhere else."""
     name = config.name
     if name.startswith(".") or re.search(r"[/\\]", name) or not name.isprintable() or len(name) > 200:
         text = f"name is {shown(name)}, which is no folder's name; write one without slashes and leading dots"
@@ -123,7 +123,7 @@ def _kernels(config: Config, network: NamedNetwork, given: Collection[str]) -> P
 
 
 def _most_steps(config: Config) -> int | None:
-    """No run of this configuration has more steps, of training and validation; None where data decides."""
+    """The most steps that a run can have, validation included; None where it depends on the data."""
     train = config.train
     samples: int | None = getattr(config.data, "samples", None)
     held: int | None = getattr(config.data, "validation_samples", None)

@@ -38,7 +38,7 @@ def _rows(resolved: Resolved, network: NamedNetwork) -> Iterator[Row]:
 
 
 def _options(resolved: Resolved, network: NamedNetwork) -> Iterator[Row]:
-    """The network's options, those that nobody gave too."""
+    """All options of the network, given or default."""
     given = resolved.config.network.options
     meaning = f"An option of {network.name}."
     for name in [*given, *(option for option in network.options if option not in given)]:
@@ -52,7 +52,7 @@ def _options(resolved: Resolved, network: NamedNetwork) -> Iterator[Row]:
 
 
 def _left_open(key: str, config: Config, network: NamedNetwork) -> tuple[str, str]:
-    """The value that takes the place of none, and why."""
+    """The value that is used where the configuration has none, and why."""
     own = f"default of network {network.name}"
     if key == "optimizer.lr":
         return written(config.optimizer.rate), f"default of {config.optimizer.name}"

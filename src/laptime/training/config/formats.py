@@ -39,7 +39,7 @@ def read_tree(path: Path) -> Tree:
         raise ConfigError(f"{where}: nested too deeply; a configuration needs three levels") from None
     except UnicodeDecodeError as error:
         raise ConfigError(f"{where}: byte {error.start} is no UTF-8; save the file as UTF-8") from None
-    except Exception as error:  # parsers raise what they like at what is no text of theirs
+    except Exception as error:  # parsers raise errors of many classes
         raise ConfigError(
             f"{path}: {_name(path)} cannot be read: {_reason(error)}; correct it there"
         ) from None
@@ -95,7 +95,7 @@ def _from_toml(data: bytes) -> Tree:
 
 
 class _Yaml(yaml.SafeLoader):
-    """YAML without what a configuration can do without: keys given twice, and aliases, which can explode."""
+    """YAML without repeated keys and without aliases, which can expand without limit."""
 
     def compose_node(self, parent: Any, index: Any) -> Any:
         if self.check_event(yaml.AliasEvent):
@@ -125,7 +125,7 @@ def _from_yaml(data: bytes) -> Any:
 _ROOTS = ("laptime", "experiment", "configuration", "config", "parameters")
 
 REPETITIONS = "repetitions"
-"""No key of a training but of an experiment: what `--repeat` says."""
+"""Not a key of the schema: how often an experiment is repeated, as `--repeat` says."""
 
 _ELEMENTS = {
     "data.path": ("data_location", "dataset_location", "location_of_data_set"),

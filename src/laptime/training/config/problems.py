@@ -72,7 +72,7 @@ def hint(near: str | None, otherwise: str) -> str:
 
 
 def unknown_key(name: str, kind: str) -> Problem:
-    """A key that the schema lacks: the nearest, or where it belongs, or what there is."""
+    """A key that the schema lacks, with the nearest key, its right section, or a list of keys."""
     section, _, last = name.partition(".")
     elsewhere = [other for other in fields.kinds_with(name) if other != kind]
     if elsewhere:

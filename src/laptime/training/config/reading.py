@@ -1,8 +1,8 @@
 """A configuration file and settings, made into one valid `Config` that knows where each value came from.
 
 Every value is kept under its full key (`train.batch`) with its source until the end, so a setting goes over
-the file's value key by key, and a problem is told with the name of what said it. Torch is imported only to
-look a network up.
+the file's value key by key, and a problem names where its value came from. Torch is imported only to look a
+network up.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ SETTING, SWEEP = "--set", "--sweep"
 
 @dataclass(frozen=True, slots=True)
 class Given:
-    """A value that someone gave: what said it, and the folder that its paths start from."""
+    """A given value: where it came from, and the folder that its relative paths start from."""
 
     value: Any
     source: str
@@ -214,7 +214,7 @@ def _placed(path: Path, base: Path) -> Path:
 
 
 def _valid(values: dict[str, Any], kind: str) -> tuple[Config | None, list[Problem]]:
-    """The configuration; with problems, what it is without the values that have them."""
+    """The configuration. Where values are wrong, the problems, and the configuration without these values."""
     if not kind:
         return None, []
     try:
@@ -241,7 +241,7 @@ def _tree(values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _all_sources(told: Mapping[str, str], kind: str) -> dict[str, str]:
-    """Why for every key there is, in the order of the schema."""
+    """The source of every key's value, in the order of the schema."""
     everything = [key for key in fields.names() if fields.find(key, kind) and key != fields.OPTIONS]
     options = [key for key in told if key.startswith(f"{fields.OPTIONS}.")]
     place = everything.index("network.name") + 1

@@ -58,9 +58,9 @@ class TrainConfig(Section):
     accumulate: PositiveInt = 1
     """Steps whose gradients are summed for one update."""
     clip: Annotated[float, Field(gt=0)] | None = None
-    """The largest norm of a gradient."""
+    """Gradients are scaled down to at most this norm."""
     precision: Literal["fp32", "bf16", "fp16"] = "fp32"
-    """Of the forward and backward pass; fp16 scales its losses."""
+    """Number format of the forward and backward pass; fp16 scales its losses."""
     channels_last: bool = False
     """Image tensors with their channels innermost, which convolutions on tensor cores prefer."""
     compile: bool = False
@@ -68,24 +68,24 @@ class TrainConfig(Section):
     device: str | None = None
     """cpu, cuda or cuda:N; by default a GPU if there is one."""
     threads: PositiveInt | None = None
-    """Of the CPU; by default as many as torch chooses, or each rank its share of the cores."""
+    """CPU threads; by default torch's choice, or for several ranks a share of the cores each."""
     seed: Seed = 0
-    """Of weights, order, augmentation and dropout."""
+    """Seed of weights, order, augmentation and dropout."""
     memory_limit: Annotated[float, Field(gt=0)] | None = None
     """GiB that the device's allocator may take: the GPU's memory, or the process's on a CPU."""
     on_nan: Literal["stop", "go-on"] = "stop"
-    """What to do when a loss is no number."""
+    """When a loss is NaN: stop, or go on."""
 
 
 class ValidationConfig(Section):
-    """What is held against data that was never trained on."""
+    """Validation on data that is never trained on."""
 
     every: Count = 1
     """Epochs between two validations; 0: never."""
     folds: Annotated[int, Field(ge=0, le=100)] = 0
     """k-fold cross-validation: the data in k parts, each held out in turn; 0: no."""
     topn: Annotated[int, Field(ge=1, le=1000)] = 5
-    """A sample also counts if its class is among the first n of the network's ranking."""
+    """The n of top-n accuracy: the share of samples whose class is among the n highest scores."""
 
     @model_validator(mode="after")
     def _two_folds(self) -> ValidationConfig:
@@ -95,7 +95,7 @@ class ValidationConfig(Section):
 
 
 class CheckpointConfig(Section):
-    """What is saved to go on from, in the run's `checkpoint` folder: the last state and the best."""
+    """Checkpoints to resume from, in the run's `checkpoint` folder: the last state and the best."""
 
     every: Count = 1
     """Epochs between two checkpoints; 0: only at the end."""
@@ -117,7 +117,7 @@ class RecordConfig(Section):
 
 
 class Config(Section):
-    """A training, complete."""
+    """The configuration of a training."""
 
     name: str = ""
     """What the run is called; by default the configuration file's name."""

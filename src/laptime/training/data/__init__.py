@@ -17,12 +17,12 @@ __all__ = ["Data", "NetworkInput", "open_data"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NetworkInput:
-    """What the network would like to be given."""
+    """What a network takes, as far as it is known before it is built."""
 
     input: tuple[int, ...] | None  # one sample, without the batch; None: unknown
     classes: int = 0  # 0: unknown, or none
     ids: int = 0  # whole numbers below this; 0: real numbers
-    seed: int = 0  # the training's: of augmentation, never of what is held out
+    seed: int = 0  # the training's, for augmentation; it does not change what is held out
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,7 +39,7 @@ class Data:
     validation: Dataset[Any] | None
     classes: tuple[str, ...] = ()
     facts: dict[str, Any] = field(default_factory=dict)  # for the run's configuration: counts, paths, hashes
-    problems: Callable[[], Sequence[str]] = tuple  # what was skipped so far, in words
+    problems: Callable[[], Sequence[str]] = tuple  # what was skipped so far, a line each
 
 
 def open_data(config: DataConfig, wanted: NetworkInput) -> Data:

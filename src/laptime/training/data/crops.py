@@ -1,4 +1,4 @@
-"""Which part of an image is seen: its middle, or a random part that is the same whoever asks again."""
+"""Crops of images: the middle, or a random crop that depends only on seed, epoch and index."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _ATTEMPTS = 10
 _MIDDLE = 224 / 256  # of the shorter side, as networks of 224 pixels are judged on images of 256
 
 CHANCES = 4 * _ATTEMPTS + 1
-"""How many random numbers a part takes: four for each attempt, and one for the mirror."""
+"""Random numbers that a crop takes: four for each attempt, and one for mirroring."""
 
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 
@@ -38,7 +38,7 @@ def middle(height: int, width: int) -> Crop:
 
 
 def random_part(height: int, width: int, chances: Sequence[float], *, mirror: bool) -> Crop:
-    """A part of random area and shape at a random place; of images too narrow for that, as much as fits."""
+    """A crop of random area, shape and place; the largest possible one for very narrow images."""
     mirrored = mirror and chances[-1] < 0.5
     for attempt in range(0, 4 * _ATTEMPTS, 4):
         area, ratio, top, left = chances[attempt : attempt + 4]
@@ -71,7 +71,7 @@ def chances(seed: int, picks: Sequence[int], samples: int) -> list[list[float]]:
 
 
 def _mixed(number: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    number = number + _GOLDEN  # arrays wrap around without a word, which is wanted
+    number = number + _GOLDEN  # overflow wraps around, as splitmix64 needs
     number = (number ^ (number >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     number = (number ^ (number >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     return number ^ (number >> np.uint64(31))

@@ -28,7 +28,7 @@ _NAMED = 5  # files that a report of problems names
 
 
 class ImageFolder(Dataset[Any]):
-    """Images by class. A random part depends on the seed, the epoch and the index alone.
+    """Images by class. A random crop depends only on the seed, the epoch and the index.
 
     An image that cannot be read is replaced by the next of its class that can, and noted where all processes
     see it.
@@ -127,7 +127,7 @@ class ImageFolder(Dataset[Any]):
 
 def open_data(config: FolderData, wanted: NetworkInput) -> Data:
     """The images of the chosen classes; the validation folder, or a share of each class, is held out."""
-    decoders()  # what is missing is said here, not by a worker
+    decoders()  # a missing package is reported here, not by a worker
     path = config.path.expanduser()
     labels = read_labels(config.labels) if config.labels is not None else {}
     root, validation = roots(path)

@@ -103,7 +103,7 @@ class TextData(DataSection):
 
     kind: Literal["text"] = "text"
     path: Path | None = None
-    """A text file in UTF-8; by default the licence of laptime, which is everywhere."""
+    """A text file in UTF-8; by default the text of laptime's own licence."""
     length: Annotated[int, Field(ge=2, le=65536)] = 64
     """Characters in a sample."""
     validation_share: Share = 0.1
@@ -123,7 +123,7 @@ class TreesData(DataSection):
     validation_samples: Count = 500
     """Trees that are never trained on."""
     depth: Annotated[int, Field(ge=1, le=12)] = 5
-    """Of the deepest trees."""
+    """Depth of the deepest trees."""
     seed: Seed = 1
     """Another seed grows other trees."""
 

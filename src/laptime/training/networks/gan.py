@@ -1,4 +1,4 @@
-"""A generative adversarial network: a generator that learns to fool a discriminator that learns not to be."""
+"""A generative adversarial network: a generator against a discriminator."""
 
 from __future__ import annotations
 

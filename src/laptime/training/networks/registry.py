@@ -1,4 +1,4 @@
-"""The zoo's register: a network tells its name, what it takes and what it is trained for, in its own file."""
+"""The register of the zoo: each network's file enters its name, its input and its objective."""
 
 from __future__ import annotations
 
