@@ -36,7 +36,7 @@ class LossConfig(Section):
     """The loss that is minimised."""
 
     name: Annotated[str, OneOf(LOSSES)] | None = None
-    """By default the loss that the network was published with."""
+    """By default the network's own."""
 
 
 def criterion(name: str) -> Criterion:
