@@ -72,7 +72,7 @@ def test_a_kind_of_data_is_a_documented_section_and_a_file_that_opens_it(kind):
     ("section", "register"), [(OptimizerConfig, OPTIMIZERS), (ScheduleConfig, SCHEDULES)]
 )
 def test_the_keys_that_an_entry_uses_are_keys_of_its_section(section, register):
-    assert {key for entry in register.values() for key in entry.uses} <= set(section.model_fields)
+    assert {key for entry in register.values() for key in entry.settings} <= set(section.model_fields)
 
 
 @pytest.mark.parametrize("name", OPTIMIZERS)
@@ -82,7 +82,7 @@ def test_an_optimizer_changes_parameters_and_predictions_know_it(name):
     weight.square().sum().backward()
     built.step()
     assert (weight < 1).all()
-    assert built.param_groups[0]["lr"] == OPTIMIZERS[name].lr
+    assert built.param_groups[0]["lr"] == OPTIMIZERS[name].learning_rate
     assert name in ops_optimizers.OPTIMIZERS
 
 
@@ -127,7 +127,7 @@ def test_a_network_entered_later_is_configured_explained_and_built(tmp_path, mon
 
 
 def test_an_optimizer_entered_later_is_configured_explained_and_built(tmp_path, monkeypatch):
-    kind = OptimizerKind(name="nadam", torch_class="NAdam", lr=2e-3, uses=("betas", "eps"))
+    kind = OptimizerKind(name="nadam", torch_class="NAdam", learning_rate=2e-3, settings=("betas", "eps"))
     monkeypatch.setitem(OPTIMIZERS, kind.name, kind)
     resolved = read(tmp_path, "optimizer=nadam", "optimizer.betas=0.8,0.9")
     rows = {key: (value, why) for key, value, why, _ in explain(resolved)}
@@ -145,7 +145,7 @@ def test_an_optimizer_entered_later_is_configured_explained_and_built(tmp_path, 
 
 
 def test_a_schedule_and_a_loss_entered_later_are_taken(tmp_path, monkeypatch):
-    half = ScheduleKind(name="half", factor=lambda config, epochs, share: 0.5, uses=("final",))
+    half = ScheduleKind(name="half", factor=lambda config, epochs, share: 0.5, settings=("final",))
     monkeypatch.setitem(SCHEDULES, half.name, half)
     monkeypatch.setitem(LOSSES, "absolute", LossKind(name="absolute", function="l1_loss"))
     config = read(tmp_path, "schedule=half", "loss=absolute", "schedule.final=0.1").config

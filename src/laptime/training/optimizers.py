@@ -21,21 +21,25 @@ class OptimizerKind:
 
     name: str
     torch_class: str  # of torch.optim
-    lr: float  # the usual learning rate
-    uses: tuple[str, ...] = ()  # the keys of the section that it has, besides lr and weight_decay
+    learning_rate: float  # the usual one
+    settings: tuple[str, ...] = ()  # the keys of the section that it takes, besides lr and weight_decay
 
 
 # Learning rates as in torch.optim; for SGD, which has none there, the usual 0.01.
 OPTIMIZERS = {
     kind.name: kind
     for kind in (
-        OptimizerKind(name="sgd", torch_class="SGD", lr=0.01),
-        OptimizerKind(name="momentum", torch_class="SGD", lr=0.01, uses=("momentum", "nesterov")),
-        OptimizerKind(name="adagrad", torch_class="Adagrad", lr=0.01, uses=("eps",)),
-        OptimizerKind(name="adadelta", torch_class="Adadelta", lr=1.0, uses=("eps",)),
-        OptimizerKind(name="adam", torch_class="Adam", lr=1e-3, uses=("betas", "eps")),
-        OptimizerKind(name="adamw", torch_class="AdamW", lr=1e-3, uses=("betas", "eps")),
-        OptimizerKind(name="rmsprop", torch_class="RMSprop", lr=1e-3, uses=("momentum", "eps")),
+        OptimizerKind(name="sgd", torch_class="SGD", learning_rate=0.01),
+        OptimizerKind(
+            name="momentum", torch_class="SGD", learning_rate=0.01, settings=("momentum", "nesterov")
+        ),
+        OptimizerKind(name="adagrad", torch_class="Adagrad", learning_rate=0.01, settings=("eps",)),
+        OptimizerKind(name="adadelta", torch_class="Adadelta", learning_rate=1.0, settings=("eps",)),
+        OptimizerKind(name="adam", torch_class="Adam", learning_rate=1e-3, settings=("betas", "eps")),
+        OptimizerKind(name="adamw", torch_class="AdamW", learning_rate=1e-3, settings=("betas", "eps")),
+        OptimizerKind(
+            name="rmsprop", torch_class="RMSprop", learning_rate=1e-3, settings=("momentum", "eps")
+        ),
     )
 }
 
@@ -61,7 +65,7 @@ class OptimizerConfig(Section):
     @property
     def rate(self) -> float:
         """The learning rate: as asked for, or the usual one."""
-        return self.lr if self.lr is not None else OPTIMIZERS[self.name].lr
+        return self.lr if self.lr is not None else OPTIMIZERS[self.name].learning_rate
 
 
 def optimizer(
@@ -71,7 +75,7 @@ def optimizer(
     import torch
 
     kind = OPTIMIZERS[config.name]
-    used = {key: value for key in kind.uses if (value := getattr(config, key)) is not None}
+    used = {key: value for key in kind.settings if (value := getattr(config, key)) is not None}
     made: Any = getattr(torch.optim, kind.torch_class)
     built: Optimizer = made(parameters, lr=config.rate * share, weight_decay=config.weight_decay, **used)
     return built

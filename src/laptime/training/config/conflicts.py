@@ -29,7 +29,7 @@ Problems = Iterator[Problem]
 
 def conflicts(config: Config, network: NamedNetwork, given: Collection[str]) -> list[Problem]:
     """Everything that does not go together. `given` are the keys that someone gave, against defaults."""
-    return [problem for check in _CHECKS for problem in check(config, network, given)]
+    return [conflict for check in _CHECKS for conflict in check(config, network, given)]
 
 
 def out_of_place(key: str, values: Mapping[str, Any], kind: str, network: NamedNetwork) -> str | None:
@@ -46,7 +46,7 @@ def out_of_place(key: str, values: Mapping[str, Any], kind: str, network: NamedN
 def _names_with(key: str) -> list[str]:
     """The names of its section that use a key; empty: all of them."""
     section, _, option = key.partition(".")
-    return [name for name, kind in REGISTERS.get(section, {}).items() if option in kind.uses]
+    return [name for name, kind in REGISTERS.get(section, {}).items() if option in kind.settings]
 
 
 def _without_meaning(config: Config, network: NamedNetwork, given: Collection[str]) -> Problems:
