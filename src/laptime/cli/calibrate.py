@@ -14,7 +14,7 @@ import typer
 
 from laptime.cli.options import Device as DeviceOption
 from laptime.cli.options import wrong
-from laptime.cli.outcome import Answer, answers, say
+from laptime.cli.outcome import Outcome, say, verb
 from laptime.cli.progress import progress, waiting
 
 if TYPE_CHECKING:
@@ -32,14 +32,14 @@ _NEEDED = ("mm", "convolution", "convolution_backward", "elementwise", "reductio
 _UNCACHED = 64e6  # bytes that most processors' caches do not hold
 
 
-@answers
+@verb
 def calibrate(
     device: DeviceOption = None,
     seconds: Annotated[float, typer.Option("--seconds", help="How long to measure; 120 at most.")] = 100.0,
     out: Annotated[
         Path | None, typer.Option("--out", help="The file, .npz; by default where `laptime predict` looks.")
     ] = None,
-) -> Answer:
+) -> Outcome:
     """Time single operations on this machine for two minutes; `laptime predict` rests on them from then on.
 
     A CPU is known to `laptime predict` as `cpu` afterwards, a GPU by its own name. Let nothing else run.
@@ -76,7 +76,7 @@ def calibrate(
     }
     if (advice := _advice(errors, seconds)) is not None:
         say(advice)
-    return Answer(document=document, show=lambda: _print(document))
+    return Outcome(document=document, show=lambda: _print(document))
 
 
 def _check_writable(out: Path | None) -> None:

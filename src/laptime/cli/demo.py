@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from laptime.cli.options import Out
-from laptime.cli.outcome import Answer, answers, say, show_run
+from laptime.cli.outcome import Outcome, say, show_run, verb
 from laptime.cli.progress import progress, waiting
 from laptime.cli.quiet import quiet_torch
 
@@ -24,11 +24,11 @@ BATCH = 32
 TRACED = 3
 
 
-@answers
+@verb
 def demo(
     out: Out = None,
     epochs: Annotated[int, typer.Option("--epochs", min=1, help="How often to go through the cards.")] = 4,
-) -> Answer:
+) -> Outcome:
     """Train a small network on this machine's CPU and show where its time went. Takes seconds."""
     quiet_torch()
     with waiting("drawing Zener cards"):
@@ -52,7 +52,7 @@ def demo(
     shown = content(run)
     accuracy = shown["validation"]["results"]["top1"]
     page = _page(run)
-    return Answer(
+    return Outcome(
         document=shown | {"accuracy": accuracy, "report": page and str(page)},
         show=lambda: _print(shown, accuracy, place, page),
     )

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from pydantic import Field
 
-from laptime.training.section import OneOf, Section, Share
+from laptime.training.config_section import ConfigSection, OneOf, Share
 
 if TYPE_CHECKING:
     from torch import nn
@@ -44,7 +44,7 @@ OPTIMIZERS = {
 }
 
 
-class OptimizerConfig(Section):
+class OptimizerConfig(ConfigSection):
     """How gradients change the parameters."""
 
     name: Annotated[str, OneOf(OPTIMIZERS)] = "momentum"

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from pydantic import Field, PositiveInt
 
-from laptime.training.section import Count, OneOf, Section
+from laptime.training.config_section import ConfigSection, Count, OneOf
 
 if TYPE_CHECKING:
     from torch.optim import Optimizer
@@ -52,7 +52,7 @@ SCHEDULES = {
 }
 
 
-class ScheduleConfig(Section):
+class ScheduleConfig(ConfigSection):
     """How the learning rate changes."""
 
     name: Annotated[str, OneOf(SCHEDULES)] = "constant"
