@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast, get_args
 
 from laptime.cli import predict_options as options
+from laptime.cli import synthetic
 from laptime.cli.options import EveryLayer, Json, wrong
 from laptime.cli.outcome import answer, say
 from laptime.cli.predict_checks import above_0, check_gpus, check_training, named_device
 from laptime.cli.predict_document import document
-from laptime.cli.predict_target import Read, Subject, Words, subject
 from laptime.cli.progress import waiting
+from laptime.cli.quiet import quiet_torch
 
 if TYPE_CHECKING:
     from laptime.estimate.choose_device import Choice
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from laptime.hardware import Device
     from laptime.model import Workload
     from laptime.model.prediction import Prediction
+    from laptime.training.prediction_target import PredictionTarget
 
 
 def predict(
@@ -75,8 +77,7 @@ def predict(
     training = {"samples": samples, "epochs": epochs, "price_per_hour": price}
     with waiting("reading the network"):
         chosen = _devices(device, within is not None or under is not None, counts)
-        words = Words(inputs=inputs, precision=precision, optimizer=optimizer, inference=inference)
-        asked = subject(name, words)
+        asked = _target(name, inputs, precision, optimizer, inference)
         if explain and inference and not asked.traced:
             wrong("--explain", "of a run it explains training steps; name the network instead")
         sizes = sizes or [asked.batch]
@@ -99,6 +100,33 @@ def predict(
     to = run_text.console()
     shown = prediction.Shown(predictions=found, fed=fed, largest=room, choices=choices, explanation=explained)
     run_text.print_lines(prediction.lines(shown, to.width, every_layer=every_layer), to)
+
+
+def _target(
+    name: str, inputs: Sequence[str] | None, precision: str | None, optimizer: str | None, inference: bool
+) -> PredictionTarget:
+    """What is predicted; an option that it cannot take ends the command."""
+    quiet_torch()
+    from laptime.errors import FixedOption, UnknownInput
+    from laptime.training.prediction_target import NetworkOptions, prediction_target
+
+    try:
+        shapes = [synthetic.parse(text) for text in inputs or ()]
+    except ValueError as error:
+        wrong("--input", str(error))
+    options = NetworkOptions(
+        inputs=[(one.shape, one.dtype) for one in shapes] or None,
+        precision=precision,
+        optimizer=optimizer,
+        mode="inference" if inference else None,
+    )
+    try:
+        return prediction_target(name, options)
+    except FixedOption as error:
+        option = {"inputs": "--input", "mode": "--inference"}.get(error.option, f"--{error.option}")
+        wrong(option, error.reason)
+    except UnknownInput as error:
+        wrong("--input", str(error))
 
 
 def _numbers(option: str, text: str) -> list[int]:
@@ -181,7 +209,7 @@ def _names(text: str) -> list[str]:
 
 
 def _predicted(
-    asked: Subject,
+    asked: PredictionTarget,
     sizes: Sequence[int],
     devices: Sequence[Device],
     counts: Sequence[int],
@@ -206,7 +234,7 @@ def _priced(made: Prediction, device: Device) -> Prediction:
 
 
 def _largest(
-    asked: Subject,
+    asked: PredictionTarget,
     start: int,
     devices: Sequence[Device],
     counts: Sequence[int],
@@ -225,7 +253,9 @@ def _largest(
     ]
 
 
-def _fed(feed: Feed, found: Sequence[Prediction], read: Read, devices: Sequence[Device]) -> list[Fed]:
+def _fed(
+    feed: Feed, found: Sequence[Prediction], read: Callable[[int], Workload], devices: Sequence[Device]
+) -> list[Fed]:
     from laptime.estimate import dataflow_step
 
     by_name = {one.name: one for one in devices}
@@ -248,7 +278,7 @@ def _choices(found: Sequence[Prediction], within: float | None, under: float | N
 def _explained(
     found: Sequence[Prediction],
     choices: Sequence[Choice],
-    read: Read,
+    read: Callable[[int], Workload],
     devices: Sequence[Device],
     flows: bool,
 ) -> Explanation | None:

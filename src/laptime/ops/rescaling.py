@@ -8,7 +8,7 @@ nothing to do with the batch but happens to be divisible by it (a mask, position
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from math import prod
 
@@ -33,13 +33,19 @@ def rescaled(workload: Workload, batch: int) -> Workload:
             "of a step with one sample nobody can tell what grows with the batch; read or record one with two"
         )
     weights = _weights(workload.operations)
-    grown = _grown(workload, batch / workload.batch, weights)
-    operations = (_operation(one, workload.batch, batch, weights) for one in workload.operations)
+    share = batch / workload.batch
+    operations = tuple(
+        replace(
+            _operation(one, workload.batch, batch, weights),
+            alive=int(min(one.alive, fixed) + max(0, one.alive - fixed) * share),
+        )
+        for one, fixed in zip(workload.operations, _fixed_bytes(workload, weights), strict=True)
+    )
     return replace(
         workload,
         batch=batch,
-        operations=tuple(replace(one, alive=int(one.alive * grown)) for one in operations),
-        memory=_memory(workload, batch, grown),
+        operations=operations,
+        memory=_memory(workload, batch, max((one.alive for one in operations), default=0), weights),
         notes=(*workload.notes, f"sizes of batch {batch} follow from those of batch {workload.batch}"),
     )
 
@@ -83,26 +89,42 @@ def _weights(operations: Iterable[Operation]) -> set[tuple[str, int]]:
     return found
 
 
-def _grown(workload: Workload, share: float, weights: set[tuple[str, int]]) -> float:
-    """How much more is alive in a step: activations grow with the batch, gradients of weights do not."""
-    before, after = (_alive(workload, one, weights) for one in (1.0, share))
-    return after / before if before else 1.0
+def _fixed_bytes(workload: Workload, weights: set[tuple[str, int]]) -> Iterator[float]:
+    """Of what is alive at each operation, the bytes that no batch changes: gradients so far, cast weights.
+
+    Autocast's copies of a layer's weights live until its backward pass is over.
+    """
+    fixed, copies, last = 0.0, dict[str, int](), None
+    for one in workload.operations:
+        if one.phase is Phase.FORWARD and _casts(one, weights):
+            copies[one.layer] = copies.get(one.layer, 0) + one.written
+            fixed += one.written
+        elif one.phase is Phase.BACKWARD:
+            if one.layer != last and last is not None:
+                fixed -= copies.pop(last, 0)
+            last = one.layer
+            if _casts(one, weights):  # a gradient in its parameter's type takes the place of a shorter one
+                fixed += one.written / 2
+            else:
+                fixed += min(_RULES.get(one.kind, _elements)(one, workload.batch)[2], one.written)
+        yield fixed
 
 
-def _memory(workload: Workload, batch: int, grown: float) -> Memory:
+def _memory(workload: Workload, batch: int, alive: int, weights: set[tuple[str, int]]) -> Memory:
     """The peak is in the backward pass, or else in the update, which no batch changes."""
     memory, old = workload.memory, workload.batch
-    static, moving = memory.static, memory.peak - memory.static - memory.inputs
     inputs = memory.inputs * batch // old
     update = memory.gradients * (1 + _temporaries(workload))
-    if moving <= update:  # then the peak says nothing of the backward pass; workloads of old have no other
-        moving = max((one.alive for one in workload.operations), default=0) or moving
-    peak = max(int(moving * grown), update)
+    if not alive:  # workloads of earlier versions do not say what is alive at each operation
+        moving = memory.peak - memory.static - memory.inputs
+        alive = memory.gradients + max(0, moving - memory.gradients) * batch // old
+    copies = sum(one.written for one in workload.phase(Phase.FORWARD) if _casts(one, weights))
+    copies = min(copies, memory.activations)
     return replace(
         memory,
         inputs=inputs,
-        activations=memory.activations * batch // old,
-        peak=static + inputs + peak,
+        activations=copies + (memory.activations - copies) * batch // old,
+        peak=memory.static + inputs + max(alive, update),
     )
 
 
@@ -111,36 +133,6 @@ def _temporaries(workload: Workload) -> int:
     update = next(iter(workload.phase(Phase.UPDATE)), None)
     known = OPTIMIZERS.get(update.name.partition(".")[2]) if update is not None else None
     return known.temporaries if known is not None else 0
-
-
-def _alive(workload: Workload, share: float, weights: set[tuple[str, int]]) -> float:
-    """The most bytes alive in a backward pass, roughly: a layer's activations go as its gradients come."""
-    forward: dict[str, int] = {}
-    casts = 0  # weights in another type: they are held like activations, and do not grow
-    for one in workload.operations:
-        if one.phase is Phase.FORWARD:
-            if _casts(one, weights):
-                casts += one.written
-            else:
-                forward[one.layer] = forward.get(one.layer, 0) + one.written
-    whole = sum(forward.values()) or 1
-    grows = float(max(0, workload.memory.activations - casts))
-    held, gradients, last = grows, float(casts), None
-    most = held * share + casts
-    for one in workload.operations:
-        if one.phase is not Phase.BACKWARD:
-            continue
-        if one.layer != last:
-            held -= grows * forward.pop(last, 0) / whole if last is not None else 0.0
-            last = one.layer
-        if _casts(one, weights):  # a gradient in its parameter's type takes the place of a shorter one
-            most = max(most, gradients + one.written + held * share)
-            gradients += one.written / 2
-            continue
-        kept = min(_RULES.get(one.kind, _elements)(one, workload.batch)[2], one.written)
-        gradients += kept
-        most = max(most, gradients + (held + 2 * (one.written - kept)) * share)
-    return most
 
 
 def _kernel(one: Operation) -> int:
