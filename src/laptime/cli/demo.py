@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import shlex
+import shutil
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,8 +12,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from laptime.cli.options import Json, Out
-from laptime.cli.outcome import answer, say
+from laptime.cli.options import Out
+from laptime.cli.outcome import Answer, answers, say, show_run
 from laptime.cli.progress import progress, waiting
 from laptime.cli.quiet import quiet_torch
 
@@ -26,11 +28,11 @@ BATCH = 32
 TRACED = 3
 
 
+@answers
 def demo(
     out: Out = None,
     epochs: Annotated[int, typer.Option("--epochs", min=1, help="How often to go through the cards.")] = 4,
-    as_json: Json = False,
-) -> None:
+) -> Answer:
     """Train a small network on this machine's CPU and show where its time went. Takes seconds."""
     quiet_torch()
     with waiting("drawing Zener cards"):
@@ -46,13 +48,13 @@ def demo(
         raise
     from laptime.views.run_view import content
 
-    found = content(run)
-    accuracy = found["validation"]["results"]["top1"]
+    shown = content(run)
+    accuracy = shown["validation"]["results"]["top1"]
     page = _page(run)
-    if as_json:
-        answer(found | {"accuracy": accuracy, "report": page and str(page)})
-    else:
-        _print(found, accuracy, place, page)
+    return Answer(
+        document=shown | {"accuracy": accuracy, "report": page and str(page)},
+        show=lambda: _print(shown, accuracy, place, page),
+    )
 
 
 def _page(run: Run) -> Path | None:
@@ -81,7 +83,7 @@ def train(out: Path, cards: DataLoader[Any], unseen: DataLoader[Any], epochs: in
 
     torch.manual_seed(0)
     torch.set_num_threads(1)  # more gain little in a step of 7 ms, and on a busy machine wait for one another
-    training = Training.start(epochs * len(cards))
+    training = DemoTraining.start(epochs * len(cards))
     an_epoch = len(cards) + len(unseen)
     middle = (epochs - 1) * an_epoch + len(cards) // 2
     recording = record(
@@ -103,7 +105,7 @@ def train(out: Path, cards: DataLoader[Any], unseen: DataLoader[Any], epochs: in
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Training:
+class DemoTraining:
     """A loop as anyone would write it; `recording.steps` and `recording.log` are all that laptime needs."""
 
     network: Any
@@ -111,7 +113,7 @@ class Training:
     schedule: Any
 
     @classmethod
-    def start(cls, steps: int) -> Training:
+    def start(cls, steps: int) -> DemoTraining:
         """A fresh network, and a learning rate that falls to nearly nothing over `steps`."""
         from torch.optim import SGD
         from torch.optim.lr_scheduler import LinearLR
@@ -156,24 +158,32 @@ def _share_right(scores: Any, labels: Any) -> Any:
     return (scores.argmax(dim=1) == labels).float().mean()
 
 
-def _print(found: dict[str, Any], accuracy: float, out: Path, page: Path | None) -> None:
-    from laptime.render.terminal import run_text
+def command() -> str:
+    """How this shell calls laptime: by its name, else by the path that it was started with."""
+    started = Path(sys.argv[0])
+    if started.name != "laptime":
+        return f"{shlex.quote(sys.executable)} -m laptime"
+    on_path = shutil.which("laptime")
+    same = on_path is not None and Path(on_path).resolve() == started.resolve()
+    return "laptime" if same else shlex.quote(str(started))
 
-    run_text.show(found, run_text.console())
-    where = shlex.quote(str(out))
+
+def _print(shown: dict[str, Any], accuracy: float, out: Path, page: Path | None) -> None:
+    show_run(shown)
+    where, laptime = shlex.quote(str(out)), command()
     drawn = f", every figure of it in {page}" if page else ""
     print(f"""
 The network tells {accuracy * 100:.1f} % of {UNSEEN_CARDS} unseen cards apart (guessing: 20 %).
 The run is in {out}{drawn}
 
 Next
-  laptime show {where}
+  {laptime} show {where}
       these tables again; --json for programs
-  laptime serve {shlex.quote(str(out.parent))}
+  {laptime} serve {shlex.quote(str(out.parent))}
       all runs of the folder in a browser, also while they train
-  laptime export {where} --perfetto
+  {laptime} export {where} --perfetto
       a trace for https://ui.perfetto.dev
-  laptime run your_script.py
+  {laptime} run your_script.py
       record your own training script, unedited
 
 Or two lines in your own loop

@@ -3,20 +3,54 @@
 from __future__ import annotations
 
 import errno
+import inspect
 import json
 import os
 import sys
+from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import dataclass
+from functools import wraps
 from typing import Any, NoReturn
 
 import typer
 from typer.core import TyperGroup
 
+from laptime.cli.options import Json
 from laptime.errors import LaptimeError
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answer:
+    """What a verb has to say: the document of `--json`, and the same for a reader."""
+
+    document: Any
+    show: Callable[[], None]
+    status: int = 0
+
+
+def answers(verb: Callable[..., Answer]) -> Callable[..., None]:
+    """A command of a function that returns its answer: adds `--json`, prints one or the other, and exits."""
+
+    @wraps(verb)
+    def command(*, as_json: bool, **options: Any) -> None:
+        result = verb(**options)
+        if as_json:
+            answer(result.document)
+        else:
+            result.show()
+        if result.status:
+            raise typer.Exit(result.status)
+
+    signature = inspect.signature(verb, eval_str=True)
+    last = inspect.Parameter("as_json", inspect.Parameter.KEYWORD_ONLY, default=False, annotation=Json)
+    parameters = [*signature.parameters.values(), last]
+    command.__signature__ = signature.replace(parameters=parameters, return_annotation=None)  # type: ignore[attr-defined]
+    return command
+
+
 class Commands(TyperGroup):
-    """The verbs. What goes wrong in any of them is told in one line on standard error."""
+    """The verbs. What goes wrong in any of them is result in one line on standard error."""
 
     def invoke(self, ctx: Any) -> Any:
         """Run the verb that was asked for."""
@@ -65,6 +99,13 @@ def answer(document: Any) -> None:
     from laptime.runs.files import plain
 
     print(json.dumps(plain(document), indent=1, allow_nan=False))
+
+
+def show_run(content: dict[str, Any], *, every_layer: bool = False) -> None:
+    """The tables of a run on the terminal."""
+    from laptime.render.terminal import run_text
+
+    run_text.show(content, run_text.console(), every_layer=every_layer)
 
 
 def forgive_encoding() -> None:

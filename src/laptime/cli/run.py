@@ -6,7 +6,7 @@ import os
 import shlex
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager, redirect_stdout
+from contextlib import contextmanager, nullcontext, redirect_stdout
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -22,9 +22,7 @@ def run(
     script: Annotated[str, typer.Argument(metavar="SCRIPT", help="A Python file; with -m, a module.")],
     arguments: Annotated[
         list[str] | None,
-        typer.Argument(
-            metavar="[ARGS]...", help="Everything after the script is the script's own.", show_default=False
-        ),
+        typer.Argument(metavar="[ARGS]...", help="Everything after the script is the script's own."),
     ] = None,
     module: Annotated[bool, typer.Option("-m", help="SCRIPT is a module, as for `python -m`.")] = False,
     out: Out = None,
@@ -63,7 +61,7 @@ def run(
     quiet_traces()
     absolute = place.absolute()  # a script may change its working directory
     process = os.getpid()
-    with _stdout_to_stderr() if as_json else _as_it_is():
+    with _stdout_to_stderr() if as_json else nullcontext():
         status = run_script(
             Path(script),
             arguments or [],
@@ -76,16 +74,16 @@ def run(
         )
     if not leads or os.getpid() != process:  # a fork of the script has ended: its parent tells of the run
         raise typer.Exit(status)
-    found = _found(absolute)
+    recorded = _recorded(absolute)
     if as_json:
-        answer((found or {"run": None}) | {"exit_status": status})
-    elif found:
-        _tell(place, found)
+        answer((recorded or {"run": None}) | {"exit_status": status})
+    elif recorded:
+        _tell(place, recorded)
     raise typer.Exit(status)
 
 
 def _refuse_taken(out: Path) -> None:
-    """Before the script has trained for hours rather than after."""
+    """Refuse an output directory that holds a run before the script starts, not after hours of training."""
     if (out / "run.json").exists():
         raise RunExists(f"{out} already holds a run; give another directory with --out")
 
@@ -96,7 +94,7 @@ def _name(script: str, module: bool) -> str:
     return "".join(letter if letter.isalnum() or letter in "-_" else "-" for letter in name) or "run"
 
 
-def _found(out: Path) -> dict[str, Any] | None:
+def _recorded(out: Path) -> dict[str, Any] | None:
     """What was recorded; None where the script ended before there was anything."""
     if not (out / "run.json").exists():
         return None
@@ -106,19 +104,14 @@ def _found(out: Path) -> dict[str, Any] | None:
     return content(load(out))
 
 
-def _tell(out: Path, found: dict[str, Any]) -> None:
+def _tell(out: Path, recorded: dict[str, Any]) -> None:
     from laptime.render.terminal.run_text import brief
 
     say()
     say(f"laptime: the run is in {out}")
-    for line in brief(found):
+    for line in brief(recorded):
         say(f"  {line}")
     say(f"  laptime show {shlex.quote(str(out))} shows all of it")
-
-
-@contextmanager
-def _as_it_is() -> Iterator[None]:
-    yield
 
 
 @contextmanager

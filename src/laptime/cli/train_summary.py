@@ -1,4 +1,4 @@
-"""The last words of `laptime train`: what was learned, what is left, what to do next."""
+"""What `laptime train` says at its end: losses and accuracies, what is on the disk, what to do next."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from laptime.cli.outcome import say
 
 if TYPE_CHECKING:
     from laptime.runs import Run
-    from laptime.training.experiment import Ended, Spread
+    from laptime.training.experiment import Spread, TrialResult
 
 
-class Left:
-    """What a training that ended early has left on the disk, and how to go on with it."""
+class UnfinishedRun:
+    """The run of a training that ended early, and how to resume it."""
 
     def __init__(self, out: Path) -> None:
         self._out = out
@@ -42,7 +42,7 @@ class Left:
 
 @contextmanager
 def ending(left: Callable[[], str], *, failed: bool = True) -> Iterator[None]:
-    """Tell what is left by a training that was interrupted, or that `failed`."""
+    """Say what an interrupted training left on the disk; with `failed`, also one that raised an error."""
     try:
         yield
     except KeyboardInterrupt as stop:
@@ -62,8 +62,8 @@ def status(stop: KeyboardInterrupt) -> int:
     return 143 if isinstance(stop, Terminated) else 130
 
 
-def learned(run: Run, found: dict[str, Any]) -> str:
-    """Where the training came to: losses, accuracies and time."""
+def learned(run: Run, content: dict[str, Any]) -> str:
+    """Losses, accuracies and time of the whole training, in one line."""
     import pyarrow.compute as pc
 
     from laptime.views.format import percent
@@ -72,7 +72,7 @@ def learned(run: Run, found: dict[str, Any]) -> str:
     names = {"loss": "loss", "top1": "top-1", "topn": f"top-{topn}"}
     words = []
     for stage, title in (("train", "training"), ("validation", "validation")):
-        results = (found[stage] or {}).get("results") or {}
+        results = (content[stage] or {}).get("results") or {}
         known = [key for key in names if key in results]
         told = [
             f"{names[key]} {results[key]:.4g}" if key == "loss" else f"{names[key]} {percent(results[key])}"
@@ -105,11 +105,11 @@ def mean_line(spread: Spread) -> str:
     return f"{' '.join([*spread.point, f'mean of {spread.trials}'])}: {', '.join(words)}"
 
 
-def next_command(place: Path, ended: list[Ended]) -> str:
+def next_command(place: Path, results: list[TrialResult]) -> str:
     """A command that looks at the trials: two points of a grid, or two trials, are compared."""
-    good = [one.trial for one in ended if one.status != "failed"]
-    groups = list(dict.fromkeys(place / Path(one.name).parts[0] for one in good if one.out != place))
+    good = [result.trial for result in results if result.status != "failed"]
+    groups = list(dict.fromkeys(place / Path(trial.name).parts[0] for trial in good if trial.out != place))
     if len(groups) < 2:
         return f"laptime show {shlex.quote(str(good[0].out))}"
-    a, b = (shlex.quote(str(one)) for one in (groups[0], groups[-1]))
+    a, b = (shlex.quote(str(group)) for group in (groups[0], groups[-1]))
     return f"laptime compare {a} {b}"

@@ -1,85 +1,77 @@
-"""Optimizers and schedules, from their sections of the configuration."""
+"""Optimizers: the register of their names, their section of a configuration, and how one is built."""
 
 from __future__ import annotations
 
-import inspect
-import math
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Any
 
-import torch
-from torch import nn
-from torch.optim import Optimizer
-from torch.optim.lr_scheduler import LambdaLR
+from pydantic import Field
 
-from laptime.training.config import OptimizerConfig, ScheduleConfig
+from laptime.training.section import OneOf, Section, Share
 
-# The usual learning rates: of torch.optim, and 0.01 for SGD as in the thesis' momentum optimizer.
-RATES = {
-    "sgd": 0.01,
-    "momentum": 0.01,
-    "adagrad": 0.01,
-    "adadelta": 1.0,
-    "adam": 1e-3,
-    "adamw": 1e-3,
-    "rmsprop": 1e-3,
+if TYPE_CHECKING:
+    from torch import nn
+    from torch.optim import Optimizer
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OptimizerKind:
+    """One name that `optimizer.name` takes. `laptime.ops.optimizers` has its memory and traffic."""
+
+    name: str
+    torch_class: str  # of torch.optim
+    lr: float  # the usual learning rate
+    uses: tuple[str, ...] = ()  # the keys of the section that it has, besides lr and weight_decay
+
+
+# Learning rates as in torch.optim; for SGD, which has none there, the usual 0.01.
+OPTIMIZERS = {
+    kind.name: kind
+    for kind in (
+        OptimizerKind(name="sgd", torch_class="SGD", lr=0.01),
+        OptimizerKind(name="momentum", torch_class="SGD", lr=0.01, uses=("momentum", "nesterov")),
+        OptimizerKind(name="adagrad", torch_class="Adagrad", lr=0.01, uses=("eps",)),
+        OptimizerKind(name="adadelta", torch_class="Adadelta", lr=1.0, uses=("eps",)),
+        OptimizerKind(name="adam", torch_class="Adam", lr=1e-3, uses=("betas", "eps")),
+        OptimizerKind(name="adamw", torch_class="AdamW", lr=1e-3, uses=("betas", "eps")),
+        OptimizerKind(name="rmsprop", torch_class="RMSprop", lr=1e-3, uses=("momentum", "eps")),
+    )
 }
-_MADE: dict[str, type[Optimizer]] = {
-    "sgd": torch.optim.SGD,
-    "momentum": torch.optim.SGD,
-    "adagrad": torch.optim.Adagrad,
-    "adadelta": torch.optim.Adadelta,
-    "adam": torch.optim.Adam,
-    "adamw": torch.optim.AdamW,
-    "rmsprop": torch.optim.RMSprop,
-}
 
 
-def rate(config: OptimizerConfig) -> float:
-    """The learning rate: as asked for, or the usual one."""
-    return config.lr if config.lr is not None else RATES[config.name]
+class OptimizerConfig(Section):
+    """How gradients change the parameters."""
+
+    name: Annotated[str, OneOf(OPTIMIZERS)] = "momentum"
+    """`momentum` is SGD with momentum."""
+    lr: Annotated[float, Field(gt=0)] | None = None
+    """The learning rate; by default the usual one of the optimizer."""
+    momentum: Share = 0.9
+    """Momentum of `momentum` and `rmsprop`."""
+    nesterov: bool = False
+    """Nesterov momentum, for `momentum`."""
+    betas: tuple[Share, Share] = (0.9, 0.999)
+    """The two decay rates of `adam` and `adamw`."""
+    eps: Annotated[float, Field(gt=0)] | None = None
+    """Added to a denominator; by default the usual one of the optimizer."""
+    weight_decay: Annotated[float, Field(ge=0)] = 0.0
+    """Pulls the parameters towards zero."""
+
+    @property
+    def rate(self) -> float:
+        """The learning rate: as asked for, or the usual one."""
+        return self.lr if self.lr is not None else OPTIMIZERS[self.name].lr
 
 
 def optimizer(
     config: OptimizerConfig, parameters: Sequence[nn.Parameter], *, share: float = 1.0
 ) -> Optimizer:
-    """The optimizer of a group of parameters, with a share of the rate. Only what it takes is given to it."""
-    kind = _MADE[config.name]
-    offered: dict[str, Any] = {
-        "lr": rate(config) * share,
-        "momentum": config.momentum if config.name in ("momentum", "rmsprop") else 0.0,
-        "nesterov": config.nesterov and config.name == "momentum",
-        "betas": config.betas,
-        "weight_decay": config.weight_decay,
-    }
-    if config.eps is not None:
-        offered["eps"] = config.eps
-    taken = inspect.signature(kind).parameters
-    return kind(parameters, **{name: value for name, value in offered.items() if name in taken})
+    """The optimizer of a group of parameters, with a share of the learning rate."""
+    import torch
 
-
-def schedule(
-    config: ScheduleConfig, optimizer: Optimizer, *, updates: int, updates_per_epoch: int
-) -> LambdaLR:
-    """The learning rate over `updates` updates; stepped after each of them."""
-    return LambdaLR(optimizer, factor(config, updates=updates, updates_per_epoch=max(1, updates_per_epoch)))
-
-
-def factor(config: ScheduleConfig, *, updates: int, updates_per_epoch: int) -> Callable[[int], float]:
-    """What the learning rate is multiplied by at each update."""
-
-    def at(update: int) -> float:
-        if update < config.warmup_steps:
-            return (update + 1) / (config.warmup_steps + 1)
-        epochs = update // updates_per_epoch
-        share = min(1.0, (update - config.warmup_steps) / max(1, updates - config.warmup_steps))
-        left = {
-            "constant": 1.0,
-            "step": config.gamma ** (epochs // config.every),
-            "exponential": config.gamma**epochs,
-            "linear": config.final + (1 - config.final) * (1 - share),
-            "cosine": config.final + (1 - config.final) * (1 + math.cos(math.pi * share)) / 2,
-        }
-        return left[config.name]
-
-    return at
+    kind = OPTIMIZERS[config.name]
+    used = {key: value for key in kind.uses if (value := getattr(config, key)) is not None}
+    made: Any = getattr(torch.optim, kind.torch_class)
+    built: Optimizer = made(parameters, lr=config.rate * share, weight_decay=config.weight_decay, **used)
+    return built
