@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from laptime.model import ACCOUNTS, Phase, Stage
-from laptime.model.comparison import Comparison, Unit, Verdict, compare_rates, compare_runs
+from laptime.model.comparison import Comparison, Verdict, compare_rates, compare_runs
 from laptime.model.layers import LOSS_LAYER, OTHER_LAYER
 from laptime.runs import Run
 from laptime.runs.files import plain
@@ -103,7 +103,8 @@ class _Pair:
 
 
 def _row(found: Comparison) -> dict[str, Any]:
-    return {**asdict(found), "difference": found.b - found.a}
+    row = asdict(found) | {"difference": found.difference}
+    return {"unit": row.pop("over"), **row}
 
 
 def _stage(sides: Sequence[Side], stage: Stage, by_rank: bool) -> dict[str, Any] | None:
@@ -214,8 +215,3 @@ def _difference(a: Sequence[float], b: Sequence[float]) -> dict[str, Any]:
         logs = [[np.exp([value]) for value in side] for side in (a, b)]
         told = compare_runs(*logs).verdict in (Verdict.FASTER, Verdict.SLOWER)
     return {"difference": difference, "told_from_noise": told}
-
-
-def unit(document: dict[str, Any]) -> Unit:
-    """What the intervals are over."""
-    return Unit.RUNS if max(len(document[side]["runs"]) for side in "ab") > 1 else Unit.STEPS

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 
 from laptime.model import Stage
-from laptime.model.comparison import RUN_TO_RUN, WIDE
-from laptime.model.statistics import FEWEST, NOISY_SPREAD
+from laptime.model.comparison import EQUIVALENT, RUN_TO_RUN
+from laptime.model.statistics import FEWEST
 from laptime.render.html import comparison_tables as tables
 from laptime.render.html.comparison_sides import common_stage, compared, groups_of, sides_of, tails, unlike
 from laptime.render.html.comparison_tables import Group
@@ -26,15 +26,15 @@ from laptime.views.figures.learning import losses
 from laptime.views.run_view import NOUNS
 
 MOST_RUNS = 20
-_TONES = {"faster": "good", "slower": "bad", "no difference": "", "too noisy": "fair"}
+_TONES = {"faster": "good", "slower": "bad", "no difference": "", "cannot tell": "fair"}
 
 # What `model.comparison` does, beside the tables that its words stand in.
 _VERDICTS = (
-    "A run is `faster` or `slower` where the whole 95 % interval of its ratio lies beyond 1 by a margin: of "
-    f"one run against one, {format.percent(RUN_TO_RUN, 0)} or half of the interquartile range of their "
-    "steps, whichever is more; of repetitions, none. Else it is `too noisy` where the interval spans more "
-    f"than {format.percent(WIDE - 1, 0)}, the margin is over {format.percent(NOISY_SPREAD, 0)} or there are "
-    f"fewer than {FEWEST} steps, and `no difference` otherwise."
+    "`faster` or `slower`: the whole 95 % interval of the ratio lies beyond 1, further than run-to-run noise. "
+    f"`no difference`: interval and noise together stay within {format.percent(EQUIVALENT, 0)} of 1. "
+    f"`cannot tell`: anything else, and fewer than {FEWEST} steps. Run-to-run noise of one run against one is "
+    f"taken to be {format.percent(RUN_TO_RUN, 0)}, or half of the interquartile range of their steps if that "
+    "is more; repetitions show it themselves."
 )
 
 Document = Mapping[str, Any]

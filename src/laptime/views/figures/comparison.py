@@ -31,7 +31,7 @@ VERDICTS: dict[str, str] = {
     Verdict.FASTER: COLOURS["data_wait"],
     Verdict.SLOWER: COLOURS["unexplained"],
     Verdict.SAME: COLOURS["host"],
-    Verdict.NOISY: COLOURS["instrument"],
+    Verdict.CANNOT_TELL: COLOURS["instrument"],
 }
 NAMES_AXIS = {"autorange": "reversed", "automargin": True, "type": "category"}
 _BOX = (0.05, 0.25, 0.5, 0.75, 0.95)
