@@ -1,7 +1,7 @@
 """Two samples of the same quantity: their ratio, its 95 % interval, and a verdict.
 
-With several runs on a side the interval is over runs: runs of the same code differ by more than their steps do.
-With one run each it is over steps, which are resampled in blocks, since consecutive steps are alike.
+With several runs on a side the interval is over runs: runs of the same code differ by more than their steps
+do. With one run each it is over steps, which are resampled in blocks, since consecutive steps are alike.
 """
 
 from __future__ import annotations
@@ -30,7 +30,8 @@ EQUIVALENT = 0.05  # what differs by less than this is called equal
 # 97.5 % points of Student's t (Abramowitz and Stegun, table 26.10), between which 1/degrees is interpolated.
 _T_DEGREES = np.array([1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 12, 15, 20, 30, 60, math.inf])
 _T_975 = np.array(
-    [12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.179, 2.131, 2.086, 2.042, 2, 1.96]
+    [12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.179, 2.131, 2.086, 2.042, 2,
+     1.96]
 )  # fmt: skip
 
 
@@ -87,7 +88,7 @@ class Comparison:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Measured:
-    """A run's samples of one quantity: the number that stands for them, and how that varies when resampled."""
+    """A run's samples of one quantity, the number that stands for them, and that number when resampled."""
 
     samples: Samples
     centre: float
@@ -95,7 +96,7 @@ class _Measured:
 
 
 def compare_runs(a: Sequence[Samples], b: Sequence[Samples], *, more_is_better: bool = False) -> Comparison:
-    """Compare two groups of runs by their medians; a run is a series of samples in the order they were taken."""
+    """Compare two groups of runs by their medians; a run is its samples in the order they were taken."""
     return _compare([_medians(run) for run in a], [_medians(run) for run in b], more_is_better)
 
 
