@@ -6,8 +6,14 @@ import pytest
 from tests.views.test_comparison_page import check, figures, sections, table
 
 from laptime.errors import PredictionError
-from laptime.render.html.prediction_page import beside_page, prediction_page, read_predictions
+from laptime.estimate.measured_step import MeasuredStep
+from laptime.model import Phase, summarize
+from laptime.model.prediction import Prediction
+from laptime.render.html.comparison_page import predicted_comparison_page
+from laptime.render.html.prediction_page import prediction_page, read_predictions
 from laptime.render.html.render import standalone
+from laptime.views.comparison.predicted import PredictedComparison, PredictedTime
+from laptime.views.comparison.sides import LayerComparison
 
 GIB = 2**30
 EVIL = "<img src=x onerror=alert(1)>"
@@ -194,50 +200,54 @@ def test_a_file_that_is_no_prediction_is_refused_in_one_line(tmp_path, text):
 # -- beside a run ----------------------------------------------------------------------------------
 
 
-def cell(measured, predicted):
-    ratio = predicted / measured if measured and predicted is not None else None
-    error = None if ratio is None else ratio - 1
-    return {"measured": measured, "predicted": predicted, "ratio": ratio, "error": error}
+def a_layer(name, measured, predicted, *, same_device=True):
+    total = PredictedTime(measured=measured, predicted=predicted, same_device=same_device)
+    nothing = PredictedTime(measured=None, predicted=None, same_device=same_device)
+    phases = {Phase.FORWARD: total, Phase.BACKWARD: nothing, Phase.UPDATE: nothing}
+    return LayerComparison(layer=name, phases=phases, total=total)
 
 
-def a_layer(name, measured, predicted):
-    each = cell(measured, predicted)
-    return {"layer": name, "forward": each, "backward": cell(None, None), "update": cell(None, None)} | {
-        "total": each
-    }
-
-
-def beside(layers):
-    return {
-        "same_device": True,
-        "run": {"id": "1", "path": "runs/one", "device": "NVIDIA H200", "steps": 40},
-        "prediction": {"path": "p.json", "network": "wide", "device": "h200", "batch": 64}
-        | {"mode": "training", "basis": "calibration of h200"},
-        "step": cell(0.01, 0.012) | {"low": 0.009, "high": 0.011, "interval": [0.009, 0.015], "inside": True},
-        "phases": [{"phase": "forward", **cell(0.01, 0.012)}],
-        "layers": layers,
-        "layer_error": 0.2,
-        "layer_phase_error": 0.2,
-        "notes": ["measured are medians over steps"],
-    }
+def beside(layers, *, same_device=True):
+    predicted = a_prediction(
+        step_s=0.012, interval_s=[0.009, 0.015], phases={}, busy_s=0.01, host_s=0.001, layer_times=[]
+    )
+    measured = MeasuredStep(
+        run="1",
+        device="NVIDIA H200",
+        mode="training",
+        steps=40,
+        batch=64.0,
+        step_s=summarize([0.009, 0.01, 0.01, 0.01, 0.011]),
+        layers={},
+    )
+    return PredictedComparison(
+        same_device=same_device,
+        run_id="1",
+        run_path="runs/one",
+        measured=measured,
+        prediction_path="p.json",
+        prediction=Prediction.of(predicted),
+        layers=tuple(layers),
+        notes=("measured times are medians over steps",),
+    )
 
 
 def test_layers_stand_measured_beside_predicted_with_their_error():
-    page = check(beside_page(beside([a_layer("conv", 0.004, 0.005), a_layer("fc", 0.002, 0.001)])))
+    page = check(
+        predicted_comparison_page(beside([a_layer("conv", 0.004, 0.005), a_layer("fc", 0.002, 0.001)]))
+    )
     measured, predicted = figures(page)["measured-predicted"].traces
     assert (measured["x"], predicted["x"]) == ([4.0, 2.0], [5.0, 1.0])
     assert figures(page)["layer-errors"].traces[0]["x"] == pytest.approx([25.0, -50.0])
     assert tiles(page)["off by"].value == "+20.0 %"
+    assert tiles(page)["layers are off by"].value == "33.3 %"
     assert [row["off"] for row in table(page, "layers")] == ["+25 %", "-50 %"]
     assert table(page, "phases")[-1]["phase"] == "step"
 
 
 def test_beside_a_run_on_another_device_a_ratio_stands_and_nothing_is_called_off():
-    layer = a_layer("conv", 0.004, 0.001)
-    found = beside([layer]) | {"same_device": False, "layer_error": None}
-    for one in (found["step"], layer["total"], *found["phases"]):
-        one["error"] = None
-    page = check(beside_page(found))
+    found = beside([a_layer("conv", 0.004, 0.001, same_device=False)], same_device=False)
+    page = check(predicted_comparison_page(found))
     assert tiles(page)["predicted over measured"].value == "1.2x"
     assert "off by" not in tiles(page)
     assert {one.tone for one in page.tiles} == {""}
@@ -247,7 +257,8 @@ def test_beside_a_run_on_another_device_a_ratio_stands_and_nothing_is_called_off
 
 
 def test_layers_that_one_side_lacks_are_left_blank():
-    page = check(beside_page(beside([a_layer(EVIL, None, 0.005), a_layer("fc", 0.002, None)])))
+    found = beside([a_layer(EVIL, None, 0.005), a_layer("fc", 0.002, None)])
+    page = check(predicted_comparison_page(found))
     measured, predicted = figures(page)["measured-predicted"].traces
     assert measured["x"] == [None, 2.0]
     assert predicted["x"] == [5.0, None]
@@ -256,5 +267,5 @@ def test_layers_that_one_side_lacks_are_left_blank():
 
 
 def test_a_run_without_layers_beside_a_prediction_is_a_page():
-    page = check(beside_page(beside([])))
+    page = check(predicted_comparison_page(beside([])))
     assert figures(page) == {}

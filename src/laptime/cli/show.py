@@ -80,7 +80,7 @@ def _read(path: Path) -> dict[str, Any]:
     from laptime.render.terminal.experiment import results
     from laptime.runs import find_runs, load
     from laptime.runs.run import RUN_FILE
-    from laptime.views.predicted_comparison import is_prediction, read_predictions
+    from laptime.views.comparison.predicted import is_prediction, read_predictions
     from laptime.views.run_view import content
 
     if is_prediction(path):

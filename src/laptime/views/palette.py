@@ -63,7 +63,7 @@ VERDICTS: Mapping[str, Colour] = {
     "faster": ACCOUNTS["data_wait"],
     "slower": ACCOUNTS["unexplained"],
     "no difference": ACCOUNTS["host"],
-    "too noisy": ACCOUNTS["instrument"],
+    "cannot tell": ACCOUNTS["instrument"],
 }
 # How loud a number is. Numbers are never yellow: on a white background that is hard to read.
 EMPHASIS: Mapping[str, Colour] = {

@@ -1,4 +1,4 @@
-"""The pages of saved predictions: alone, and one beside the run that it is of."""
+"""The page of saved predictions."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ from laptime.errors import PredictionError
 from laptime.model import Phase
 from laptime.render.html.page import Page, Section, Tile
 from laptime.render.html.prediction_tables import (
-    beside_table,
     constants_table,
     flow_table,
     kinds_table,
@@ -19,8 +18,8 @@ from laptime.render.html.prediction_tables import (
 )
 from laptime.runs.files import one_line
 from laptime.views import format
+from laptime.views.comparison.predicted import named_loss
 from laptime.views.figures import prediction as figures
-from laptime.views.predicted_comparison import host_of, named_loss, summary_of
 from laptime.views.table import Table
 from laptime.views.time_units import duration, long_duration
 
@@ -72,9 +71,6 @@ def _check(one: Any) -> None:
     for layer in one["layer_times"]:
         str(layer["layer"]), [float(layer[f"{phase.value}_s"]) for phase in Phase]
     dict(one.get("uncovered") or {}), list(one.get("notes") or ())
-
-
-# -- predictions alone -----------------------------------------------------------------------------
 
 
 def prediction_page(document: Mapping[str, Any]) -> Page:
@@ -209,74 +205,3 @@ def _explanation(explained: Row | None) -> Section:
     if explained:
         made = [kinds_table(explained.get("kinds") or ()), constants_table(explained.get("constants") or ())]
     return Section(name="explanation", title="Explanation", tables=[one for one in made if one.rows])
-
-
-# -- beside a run ----------------------------------------------------------------------------------
-
-
-def beside_page(found: Mapping[str, Any]) -> Page:
-    """A run and its prediction, layer by layer, from the document of `comparison_predicted.against`."""
-    run, made = found["run"], found["prediction"]
-    drawn = [figures.layers_beside(found["layers"]), figures.errors(found["layers"])]
-    off = "ratio" if found["same_device"] is False else "off"
-    sections = [
-        Section(
-            name="first",
-            title="What to know first",
-            bullets=[one_line(line) for line in (summary_of(found), *found["notes"])],
-        ),
-        Section(
-            name="phases", title="Phases", tables=[beside_table("phases", "phase", _phases(found), off=off)]
-        ),
-        Section(
-            name="layers",
-            title="Layers",
-            figures=[figure for figure in drawn if figure is not None],
-            tables=[
-                beside_table(
-                    "layers",
-                    "layer",
-                    [(row["layer"], row["total"]) for row in found["layers"]],
-                    phases=found["layers"],
-                    off=off,
-                )
-            ],
-        ),
-        Section(
-            name="limits", title="What it rests on", bullets=[one_line(f"times rest on: {made['basis']}")]
-        ),
-    ]
-    return Page(
-        title=f"{one_line(made['network'])}: measured and predicted",
-        subtitle=f"{one_line(run['path'])} beside {one_line(made['path'])}",
-        about=[
-            one_line(
-                f"measured on {run['device'] or 'an unknown device'}, {format.plural(run['steps'], 'step')}"
-            ),
-            one_line(f"predicted for {made['device']}"),
-            f"batch {made['batch']}",
-        ],
-        tiles=list(_beside_tiles(found)),
-        sections=[section for section in sections if not section.empty],
-    )
-
-
-def _phases(found: Row) -> list[tuple[str, Row]]:
-    rows = [(row["phase"], row) for row in found["phases"] if row["measured"] or row["predicted"]]
-    return [*rows, *host_of(found), ("step", found["step"])]
-
-
-def _beside_tiles(found: Row) -> Iterator[Tile]:
-    step = found["step"]
-    low, high = (duration(end) for end in step["interval"])
-    yield Tile(name="measured step", value=duration(step["measured"]), note="without waiting for data")
-    yield Tile(name="predicted step", value=duration(step["predicted"]), note=f"nine in ten: {low} to {high}")
-    if found["same_device"] is False:
-        yield Tile(name="predicted over measured", value=f"{step['ratio']:.3g}x", note="of two devices")
-    if step["error"] is not None:
-        inside = "inside its interval" if step["inside"] else "outside its interval"
-        tone = ("good" if step["inside"] else "bad") if found["same_device"] else ""
-        yield Tile(name="off by", value=f"{step['error'] * 100:+.1f} %", note=inside, tone=tone)
-    if found["layer_error"] is not None:
-        each = f"{found['layer_error'] * 100:.1f} %"
-        yield Tile(name="layers are off by", value=each, note="weighted by their time")

@@ -1,11 +1,10 @@
-"""The tables of predictions: devices side by side, data flow, constants, and layers beside measured ones."""
+"""The tables of predictions: devices side by side, data flow, constants."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from laptime.render.terminal.predicted_comparison_text import apart
 from laptime.runs.files import one_line
 from laptime.views import format
 from laptime.views.table import Cell, Table, share_cell, titled
@@ -13,7 +12,6 @@ from laptime.views.time_units import cells, figures, step_unit, training_unit
 
 _GIB = 2.0**30
 _MOST_ROWS = 400
-_PHASES = ("forward", "backward", "update")
 
 Row = Mapping[str, Any]
 
@@ -148,23 +146,4 @@ def constants_table(constants: Sequence[Row]) -> Table:
         columns=titled(head, words=4),
         rows=rows,
         folded=True,
-    )
-
-
-def beside_table(
-    name: str, what: str, rows: Sequence[tuple[str, Row]], phases: Sequence[Row] = (), *, off: str = "off"
-) -> Table:
-    """Measured and predicted milliseconds, and how far they are apart; `phases` gives their errors too."""
-    largest = max((row[side] or 0.0 for _, row in rows for side in ("measured", "predicted")), default=0.0)
-    decimals = format.digits(largest)
-    shown = [phase for phase in _PHASES if any(row[phase]["measured"] for row in phases)]
-    made = []
-    for place, (title, row) in enumerate(rows[:_MOST_ROWS]):
-        times = [format.milliseconds(row[side], decimals) for side in ("measured", "predicted")]
-        each = [apart(phases[place][phase]) for phase in shown]
-        made.append([one_line(title), *times, apart(row), *each])
-    head = (what, "measured ms", "predicted ms", off, *(f"{phase} {off}" for phase in shown))
-    title = "The layers in numbers" if phases else ""
-    return Table(
-        name=name, title=title, columns=titled(head), rows=made, folded=bool(phases), total=not phases
     )

@@ -148,7 +148,7 @@ class Dashboard:
         seal = tag("compare", entries)
 
         def make() -> bytes:
-            page = comparison_page([sound(load(entry.path)) for entry in entries], names)
+            page = comparison_page([[sound(load(entry.path)) for entry in entries]], names)
             return draw("compare.html", here="runs", page=page, names=names)
 
         if _has(request, seal):

@@ -1,4 +1,4 @@
-"""Predictions: step times with intervals, throughput, layers and memory; and layers beside measured ones."""
+"""Predictions: step times with intervals, throughput, layers and memory."""
 
 from __future__ import annotations
 
@@ -14,12 +14,9 @@ from laptime.views.figures.figure import Figure, Trace, apart, axis, label, mill
 from laptime.views.figures.layers import layers_together
 
 MOST_DEVICES = 60
-_MOST_LAYERS = 40
 _GIB = 2.0**30
 _FIT = {True: palette.colour("data_wait"), False: palette.colour("unexplained"), None: palette.colour("host")}
 _FITS = {True: "fits", False: "does not fit", None: "memory not known"}
-_SIDES = {"measured": palette.colour("host"), "predicted": palette.colour("forward")}
-_FURTHEST = 200.0  # % that an error is drawn at where it is larger
 
 Row = Mapping[str, Any]
 
@@ -201,90 +198,3 @@ def memory(found: Sequence[Row]) -> Figure:
         layout={"barmode": "stack", "xaxis": axis("GiB", rangemode="tozero"), "yaxis": NAMES_AXIS},
         height=140 + 26 * max(2, len(shown)),
     )
-
-
-# -- beside a run ----------------------------------------------------------------------------------
-
-
-def layers_beside(rows: Sequence[Row]) -> Figure | None:
-    """Each layer measured and predicted; `rows` are the layers of `comparison_predicted.against`."""
-    shown = _largest(rows)
-    if not shown:
-        return None
-    labels = apart([row["layer"] for row in shown])
-    traces = [
-        {
-            "type": "bar",
-            "orientation": "h",
-            "name": side,
-            "y": labels,
-            "x": milliseconds(np.nan if row["total"][side] is None else row["total"][side] for row in shown),
-            "customdata": [label(row["layer"]) for row in shown],
-            "marker": {"color": tint},
-            "hovertemplate": "%{customdata}: %{x} ms<extra>" + side + "</extra>",
-        }
-        for side, tint in _SIDES.items()
-    ]
-    return Figure(
-        name="measured-predicted",
-        title="Layers, measured and predicted",
-        caption="Milliseconds of each layer in a step, all phases together, in the order of the network."
-        + _of(shown, rows),
-        traces=traces,
-        layout={"barmode": "group", "xaxis": axis("ms"), "yaxis": NAMES_AXIS, "bargap": 0.25},
-        height=140 + 32 * max(3, len(shown)),
-    )
-
-
-def errors(rows: Sequence[Row]) -> Figure | None:
-    """How far each layer's prediction is off, in per cent; the larger the dot, the longer it takes."""
-    shown = [row for row in _largest(rows) if row["total"]["error"] is not None]
-    if not shown:
-        return None
-    labels = apart([row["layer"] for row in shown])
-    longest = max(row["total"]["measured"] for row in shown)
-    off = [row["total"]["error"] * 100 for row in shown]
-    line = {"type": "line", "yref": "paper", "y0": 0, "y1": 1, "x0": 0, "x1": 0, "layer": "below"}
-    return Figure(
-        name="layer-errors",
-        title="Error of each layer",
-        caption="Predicted over measured, less one: left of 0 the layer was predicted too fast. The larger "
-        "the dot, the longer the layer takes." + _of(shown, rows),
-        traces=[
-            {
-                "type": "scatter",
-                "mode": "markers",
-                "y": labels,
-                "x": [round(min(one, _FURTHEST), 2) for one in off],
-                "marker": {
-                    "color": [palette.colour("forward" if one < 0 else "backward") for one in off],
-                    "size": [round(7 + 17 * (row["total"]["measured"] / longest) ** 0.5) for row in shown],
-                    "opacity": 0.85,
-                },
-                "customdata": [
-                    [label(row["layer"]), f"{one:+.1f}"] for row, one in zip(shown, off, strict=True)
-                ],
-                "hovertemplate": "%{customdata[0]}: %{customdata[1]} %<extra></extra>",
-            }
-        ],
-        layout={
-            "xaxis": axis("% off"),
-            "yaxis": NAMES_AXIS,
-            "showlegend": False,
-            "shapes": [line | {"line": {"color": palette.colour("host"), "width": 1.5}}],
-        },
-        height=140 + 24 * max(3, len(shown)),
-    )
-
-
-def _largest(rows: Sequence[Row]) -> list[Row]:
-    def weight(row: Row) -> float:
-        return max(row["total"]["measured"] or 0.0, row["total"]["predicted"] or 0.0)
-
-    timed = [row for row in rows if weight(row)]
-    kept = sorted(timed, key=lambda row: -weight(row))[:_MOST_LAYERS]
-    return [row for row in timed if any(row is one for one in kept)]
-
-
-def _of(shown: Sequence[Row], rows: Sequence[Row]) -> str:
-    return f" The {len(shown)} largest of {len(rows)}." if len(rows) > _MOST_LAYERS else ""
