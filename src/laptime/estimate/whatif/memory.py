@@ -9,18 +9,16 @@ from typing import Any
 import numpy as np
 
 from laptime.estimate.largest_batch import MOST
-from laptime.estimate.whatif.steps import TimedStep, workspaces
+from laptime.estimate.whatif.steps import DeviceStep, workspaces
 from laptime.model import Phase
-from laptime.model.operation import Operation
 from laptime.model.prediction import LIBRARY_BYTES, LayerTime, Prediction
-from laptime.model.workload import Workload
-from laptime.ops.optimizers import OPTIMIZERS
+from laptime.ops.optimizers import temporaries
 
 POINTS = 2000  # of a timeline: more than a screen is wide
 _BEND = 0.998
 
 
-def memory_timeline(timed: TimedStep, made: Prediction) -> dict[str, Any] | None:
+def memory_timeline(timed: DeviceStep, made: Prediction) -> dict[str, Any] | None:
     """Bytes alive at each moment of one GPU's step, and whose they are; None where no one counted them.
 
     Where a run corrects a layer's time its moments are as much longer. Points lie where operations begin.
@@ -46,12 +44,12 @@ def memory_timeline(timed: TimedStep, made: Prediction) -> dict[str, Any] | None
     }
 
 
-def _bytes(timed: TimedStep) -> list[int]:
+def _bytes(timed: DeviceStep) -> list[int]:
     """Parameters, state and inputs stay; gradients wait for the update, with what it computes in."""
     workload = timed.prepared.workload
     memory = workload.memory
     always = memory.static + memory.inputs + _library(timed)
-    gradients = memory.gradients * (1 + _temporaries(workload))
+    gradients = memory.gradients * (1 + temporaries(workload))
     on_cpu = timed.speed.device.kind == "cpu"
     spaces = iter([0.0] * len(timed.prepared.kernels) if on_cpu else workspaces(timed).tolist())
     found = [always]  # the host between steps: gradients are gone
@@ -61,14 +59,8 @@ def _bytes(timed: TimedStep) -> list[int]:
     return found
 
 
-def _library(timed: TimedStep) -> int:
+def _library(timed: DeviceStep) -> int:
     return 0 if timed.speed.device.kind == "cpu" else LIBRARY_BYTES
-
-
-def _temporaries(workload: Workload) -> int:
-    first: Operation | None = next(iter(workload.phase(Phase.UPDATE)), None)
-    known = None if first is None else OPTIMIZERS.get(first.name.partition(".")[2])
-    return 0 if known is None else known.temporaries
 
 
 def _thinned(sizes: list[int]) -> list[int]:

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from laptime.estimate.calibration import Calibration
 from laptime.estimate.device_speed import Speed, speed_of
-from laptime.estimate.op_times import Prepared, Step, predict_step, prepare
+from laptime.estimate.op_times import Prepared, TimedStep, predict_step, prepare
 from laptime.estimate.predict import prediction
 from laptime.estimate.whatif.factors import Factors, imagined
 from laptime.hardware import Device
@@ -47,12 +47,12 @@ class Same(Generic[_T]):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TimedStep:
-    """A step on one device, with the prediction that it makes: of no training yet."""
+class DeviceStep:
+    """A step on one device, with its prediction before a training is known."""
 
     prepared: Prepared
     speed: Speed
-    step: Step
+    step: TimedStep
     prediction: Prediction
 
 
@@ -66,13 +66,13 @@ def read_once(read: Callable[[int, str], Workload], batch: int, precision: str) 
     return _read(Same(read), batch, precision)
 
 
-def timed(workload: Workload, device: Device, factors: Factors) -> TimedStep:
+def timed(workload: Workload, device: Device, factors: Factors) -> DeviceStep:
     """A step on one device; the link between GPUs is no part of it."""
     calibration = speed_of(device).calibration
     return _timed(Same(workload), device, Same(calibration), replace(factors, link=1.0))
 
 
-def workspaces(timed: TimedStep) -> NDArray[np.float64]:
+def workspaces(timed: DeviceStep) -> NDArray[np.float64]:
     """The bytes that each operation of the prepared step computes in, beside its tensors."""
     calibration = speed_of(timed.speed.device).calibration
     return _workspaces(Same(timed.prepared.workload), Same(calibration))
@@ -96,11 +96,11 @@ def _prepared(workload: Same[Workload], calibration: Same[Calibration]) -> Prepa
 @lru_cache(KEPT_STEPS)
 def _timed(
     workload: Same[Workload], device: Device, calibration: Same[Calibration], factors: Factors
-) -> TimedStep:
+) -> DeviceStep:
     prepared, speed = imagined(_prepared(workload, calibration), speed_of(device), factors)
     step = predict_step(prepared, speed)
     made = prediction(prepared, speed, step)
-    return TimedStep(prepared=prepared, speed=speed, step=step, prediction=made)
+    return DeviceStep(prepared=prepared, speed=speed, step=step, prediction=made)
 
 
 @lru_cache(KEPT_WORKLOADS)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
-from laptime.estimate.choose_device import Choice
+from laptime.estimate.choose_device import DeviceChoice
 from laptime.estimate.explain import Explanation
 from laptime.estimate.largest_batch import Largest
 from laptime.model.prediction import ROUNDING, Prediction
@@ -91,7 +91,7 @@ _MEMORY_MEANING = (
 )
 
 
-def _choice_meaning(choice: Choice) -> str:
+def _choice_meaning(choice: DeviceChoice) -> str:
     order = "cheapest" if choice.by == "dollars" else "fastest"
     return f"{_MARK} fits, and trains {choice.limits}; the {order} first"
 

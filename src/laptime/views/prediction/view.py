@@ -10,12 +10,12 @@ from pathlib import Path
 from typing import Any
 
 from laptime.errors import PredictionError
-from laptime.estimate.choose_device import Choice
-from laptime.estimate.constants import Constant
+from laptime.estimate.choose_device import DeviceChoice
 from laptime.estimate.dataflow import FlowTimes, Remedy
 from laptime.estimate.dataflow_step import Fed, assumptions, waited
-from laptime.estimate.explain import Explanation, Kind
+from laptime.estimate.explain import Explanation, KindTime
 from laptime.estimate.largest_batch import Largest
+from laptime.model.constants import Constant
 from laptime.model.prediction import Prediction
 from laptime.runs.files import one_line, plain
 
@@ -93,7 +93,7 @@ class PredictionView:
     predictions: tuple[Prediction, ...]
     flows: tuple[DataFlow, ...] = ()  # of each
     largest: tuple[Largest, ...] = ()  # of each device and number of GPUs
-    choices: tuple[Choice, ...] = ()
+    choices: tuple[DeviceChoice, ...] = ()
     explanation: Explanation | None = None
 
     @property
@@ -210,9 +210,9 @@ def _largest(document: Mapping[str, Any]) -> Largest:
     )
 
 
-def _choice(document: Mapping[str, Any]) -> Choice:
+def _choice(document: Mapping[str, Any]) -> DeviceChoice:
     picked = {name: made and _prediction(made) for name in _PICKED for made in (document.get(name),)}
-    return Choice(
+    return DeviceChoice(
         wanted=str(document["wanted"]),
         by=document.get("by", "dollars"),
         considered=int(document.get("considered") or 0),
@@ -228,5 +228,5 @@ def _explanation(document: Mapping[str, Any], made: Prediction) -> Explanation:
     return Explanation(
         prediction=made,
         constants=tuple(Constant(**each) for each in document.get("constants") or ()),
-        kinds=tuple(Kind(**each) for each in document.get("kinds") or ()),
+        kinds=tuple(KindTime(**each) for each in document.get("kinds") or ()),
     )
