@@ -6,19 +6,19 @@ from typing import Annotated
 import typer
 from typer.testing import CliRunner
 
-from laptime.cli.outcome import Answer, Commands, answers
+from laptime.cli.outcome import Commands, Outcome, verb
 
 app = typer.Typer(cls=Commands)
 
 
 @app.command()
-@answers
+@verb
 def count(
     words: list[str], longest: Annotated[int, typer.Option("--longest", min=1, help="Letters.")] = 9
-) -> Answer:
+) -> Outcome:
     """Count words."""
     long = [word for word in words if len(word) > longest]
-    return Answer(document={"words": len(words)}, show=lambda: print("words:", len(words)), status=len(long))
+    return Outcome(document={"words": len(words)}, show=lambda: print("words:", len(words)), status=len(long))
 
 
 @app.command()

@@ -14,7 +14,7 @@ import typer
 
 from laptime.cli.options import Device as DeviceOption
 from laptime.cli.options import wrong
-from laptime.cli.outcome import Answer, answers, say
+from laptime.cli.outcome import Outcome, say, verb
 from laptime.cli.progress import progress, waiting
 
 if TYPE_CHECKING:
@@ -30,14 +30,14 @@ _MOST_S = 120
 _UNCACHED = 64e6  # bytes that most processors' caches do not hold
 
 
-@answers
+@verb
 def calibrate(
     device: DeviceOption = None,
     seconds: Annotated[float, typer.Option("--seconds", help="How long to measure; 120 at most.")] = 100.0,
     out: Annotated[
         Path | None, typer.Option("--out", help="The file, .npz; by default where `laptime predict` looks.")
     ] = None,
-) -> Answer:
+) -> Outcome:
     """Time single operations on this machine for two minutes; `laptime predict` rests on them from then on.
 
     A CPU is known to `laptime predict` as `cpu` afterwards, a GPU by its own name. Let nothing else run.
@@ -74,7 +74,7 @@ def calibrate(
     }
     if (advice := _advice(errors, seconds)) is not None:
         say(advice)
-    return Answer(document=document, show=lambda: _print(document))
+    return Outcome(document=document, show=lambda: _print(document))
 
 
 def _check_writable(out: Path | None) -> None:
@@ -272,7 +272,7 @@ def _advice(kinds: Sequence[Mapping[str, Any]], seconds: float) -> str | None:
     """What to do where kinds that nearly every network has are without a model."""
     from laptime.ops import registry
 
-    modelled = {kind["kind"] for kind in kinds if kind["model"] and kind["dtype"] == "float32"}
+    modelled = {row["kind"] for row in kinds if row["model"] and row["dtype"] == "float32"}
     missing = [name for name, kind in registry.kinds().items() if kind.common and name not in modelled]
     if not missing:
         return None

@@ -8,20 +8,20 @@ from typing import Annotated
 import typer
 
 from laptime.cli.options import EveryLayer, Out
-from laptime.cli.outcome import Answer, answers, say, show_run
+from laptime.cli.outcome import Outcome, say, show_run, verb
 from laptime.cli.progress import waiting
 
 _PATH_HELP = "A Chrome trace (.json, .json.gz), a folder of them, a training log or a CSV file."
 _PATTERN_HELP = "For a log's lines; groups: step, epoch, loss, top1, topn, seconds, ms, samples, stage."
 
 
-@answers
+@verb
 def collect(
     path: Annotated[Path, typer.Argument(metavar="PATH", help=_PATH_HELP)],
     out: Out = None,
     pattern: Annotated[str | None, typer.Option("--pattern", metavar="REGEX", help=_PATTERN_HELP)] = None,
     every_layer: EveryLayer = False,
-) -> Answer:
+) -> Outcome:
     """Make a run of what another program saved, for show, export and compare."""
     with waiting("reading"):
         from laptime.runs.importers import collect as collected
@@ -35,4 +35,4 @@ def collect(
         show_run(shown, every_layer=every_layer)
         say(f"written to {run.path}")
 
-    return Answer(document={"run": str(run.path), "content": shown}, show=show)
+    return Outcome(document={"run": str(run.path), "content": shown}, show=show)

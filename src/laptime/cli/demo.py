@@ -5,44 +5,45 @@ from __future__ import annotations
 import shlex
 import shutil
 import sys
-from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from laptime.cli.options import Out
-from laptime.cli.outcome import Answer, answers, say, show_run
+from laptime.cli.outcome import Outcome, say, show_run, verb
 from laptime.cli.progress import progress, waiting
 from laptime.cli.quiet import quiet_torch
 
 if TYPE_CHECKING:
-    from torch.utils.data import DataLoader
-
-    from laptime.recorder.recorder import Recorder
     from laptime.runs import Run
+    from laptime.training.config import Config
 
 CARDS, UNSEEN_CARDS = 4000, 500
 BATCH = 32
 TRACED = 3
 
 
-@answers
+@verb
 def demo(
     out: Out = None,
     epochs: Annotated[int, typer.Option("--epochs", min=1, help="How often to go through the cards.")] = 4,
-) -> Answer:
+) -> Outcome:
     """Train a small network on this machine's CPU and show where its time went. Takes seconds."""
     quiet_torch()
     with waiting("drawing Zener cards"):
-        from laptime.api import default_out
-        from laptime.training.data import zener
+        from laptime.api import default_out  # which also lets a run draw itself
+        from laptime.training.session import train
 
         place = out or default_out("demo")
-        loaders = _loader(zener.dataset(CARDS, seed=1)), _loader(zener.dataset(UNSEEN_CARDS, seed=2))
+    steps = epochs * (CARDS // BATCH)
     try:
-        run = train(place, *loaders, epochs)
+        with progress("training", steps) as tell:
+            run = train(
+                configuration(epochs),
+                out=place,
+                watch=lambda now: tell(f"epoch {now.epoch + 1}/{epochs}") if now.stage == "train" else None,
+            )
     except KeyboardInterrupt:
         say(f"the run so far is in {place}")
         raise
@@ -51,9 +52,29 @@ def demo(
     shown = content(run)
     accuracy = shown["validation"]["results"]["top1"]
     page = _page(run)
-    return Answer(
+    return Outcome(
         document=shown | {"accuracy": accuracy, "report": page and str(page)},
         show=lambda: _print(shown, accuracy, place, page),
+    )
+
+
+def configuration(epochs: int) -> Config:
+    """The four-layer Zener network; layers on every step, and kernels on a few of the last epoch."""
+    from laptime.training.config import Config
+
+    batches = CARDS // BATCH
+    middle = (epochs - 1) * (batches + -(-UNSEEN_CARDS // BATCH)) + batches // 2
+    return Config.model_validate(
+        {
+            "name": "demo",
+            "network": {"name": "zener4"},
+            "data": {"kind": "zener", "samples": CARDS, "validation_samples": UNSEEN_CARDS},
+            # More threads gain little in a step of 7 ms, and on a busy machine wait for one another.
+            "train": {"batch": BATCH, "epochs": epochs, "device": "cpu", "threads": 1},
+            "optimizer": {"lr": 0.05},
+            "schedule": {"name": "linear", "final": 0.02},
+            "record": {"kernels": tuple(range(middle, middle + TRACED))},
+        }
     )
 
 
@@ -67,95 +88,6 @@ def _page(run: Run) -> Path | None:
     except MissingExtra as error:
         say(f"no report was drawn: {error}")
         return None
-
-
-def _loader(cards: Any) -> DataLoader[Any]:
-    from torch.utils.data import DataLoader
-
-    return DataLoader(cards, batch_size=BATCH, shuffle=True)
-
-
-def train(out: Path, cards: DataLoader[Any], unseen: DataLoader[Any], epochs: int) -> Run:
-    """Train the four-layer Zener network, layers on every step and kernels on a few of the last epoch."""
-    import torch
-
-    from laptime.api import record
-
-    torch.manual_seed(0)
-    torch.set_num_threads(1)  # more gain little in a step of 7 ms, and on a busy machine wait for one another
-    training = DemoTraining.start(epochs * len(cards))
-    an_epoch = len(cards) + len(unseen)
-    middle = (epochs - 1) * an_epoch + len(cards) // 2
-    recording = record(
-        training.network,
-        training.optimizer,
-        out=out,
-        every_step=True,
-        kernels=range(middle, middle + TRACED),
-        config={"command": "demo", "network": "zener4", "epochs": epochs, "batch": BATCH, "cards": CARDS},
-    )
-    with progress("training", epochs * an_epoch) as tell, recording:
-        for epoch in range(epochs):
-            words = f"epoch {epoch + 1}/{epochs}"
-            for _ in training.train(recording, cards):
-                tell(words)
-            for _ in training.validate(recording, unseen):
-                tell(words)
-    return recording.run
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DemoTraining:
-    """A loop as anyone would write it; `recording.steps` and `recording.log` are all that laptime needs."""
-
-    network: Any
-    optimizer: Any
-    schedule: Any
-
-    @classmethod
-    def start(cls, steps: int) -> DemoTraining:
-        """A fresh network, and a learning rate that falls to nearly nothing over `steps`."""
-        from torch.optim import SGD
-        from torch.optim.lr_scheduler import LinearLR
-
-        from laptime.training.networks import build
-
-        network = build("zener4")
-        optimizer = SGD(network.parameters(), lr=0.05, momentum=0.9)
-        return cls(
-            network=network, optimizer=optimizer, schedule=LinearLR(optimizer, 1.0, 0.02, total_iters=steps)
-        )
-
-    def train(self, recording: Recorder, cards: DataLoader[Any]) -> Iterator[None]:
-        """One epoch; yields after each step."""
-        from torch.nn import functional as F
-
-        self.network.train()
-        for images, labels in recording.steps(cards):
-            scores = self.network(images)
-            loss = F.cross_entropy(scores, labels)
-            loss.backward()  # type: ignore[no-untyped-call]
-            self.optimizer.step()
-            self.optimizer.zero_grad()
-            self.schedule.step()
-            recording.log(loss=loss, top1=_share_right(scores, labels))
-            yield
-
-    def validate(self, recording: Recorder, unseen: DataLoader[Any]) -> Iterator[None]:
-        """One pass over cards that were never trained on; yields after each step."""
-        import torch
-        from torch.nn import functional as F
-
-        self.network.eval()
-        for images, labels in recording.steps(unseen, stage="validation"):
-            with torch.no_grad():
-                scores = self.network(images)
-                recording.log(loss=F.cross_entropy(scores, labels), top1=_share_right(scores, labels))
-            yield
-
-
-def _share_right(scores: Any, labels: Any) -> Any:
-    return (scores.argmax(dim=1) == labels).float().mean()
 
 
 def command() -> str:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from laptime.cli.outcome import Answer, answers, say
+from laptime.cli.outcome import Outcome, say, verb
 
 if TYPE_CHECKING:
     from laptime.hardware import Device
@@ -21,11 +21,11 @@ _NAME = Annotated[
 ]
 
 
-@answers
+@verb
 def devices(
     name: _NAME = None,
     links: Annotated[bool, typer.Option("--links", help="Links and storage instead of devices.")] = False,
-) -> Answer:
+) -> Outcome:
     """List the devices that predictions can be made for; with a NAME, every figure of one and its source.
 
     A device of your own is a TOML file with name, kind, memory_bandwidth_gbs and fp32 (TFLOP/s), given by its
@@ -34,10 +34,12 @@ def devices(
     from laptime import hardware
 
     if links:
-        return Answer(document={"links": hardware.links(), "storage": hardware.storages()}, show=_print_links)
+        return Outcome(
+            document={"links": hardware.links(), "storage": hardware.storages()}, show=_print_links
+        )
     chosen = hardware.devices() if name is None else _matching(name)
     alone = name is not None and len(chosen) == 1
-    return Answer(
+    return Outcome(
         document={"devices": [_document(device) for device in chosen]},
         show=lambda: _print_one(chosen[0]) if alone else _print_table(chosen),
     )

@@ -5,19 +5,19 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from laptime.cli.outcome import Answer, answers
+from laptime.cli.outcome import Outcome, verb
 from laptime.cli.progress import waiting
 
 
-@answers
-def doctor() -> Answer:
+@verb
+def doctor() -> Outcome:
     """Check versions, devices, clocks and settings, and say what would make times steadier."""
     with waiting("examining this machine"):
         from laptime.cli.doctor_checks import examine
 
         machine = examine()
         machine["verdict"] = verdict(machine)
-    return Answer(document=machine, show=lambda: _print(machine), status=0 if machine["ready"] else 1)
+    return Outcome(document=machine, show=lambda: _print(machine), status=0 if machine["ready"] else 1)
 
 
 def verdict(machine: Mapping[str, Any]) -> str:

@@ -21,28 +21,28 @@ from laptime.errors import LaptimeError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Answer:
-    """What a verb has to say: the document of `--json`, and the same for a reader."""
+class Outcome:
+    """The result of a verb: a document for `--json`, and a function that shows the same to a reader."""
 
     document: Any
     show: Callable[[], None]
     status: int = 0
 
 
-def answers(verb: Callable[..., Answer]) -> Callable[..., None]:
-    """A command of a function that returns its answer: adds `--json`, prints one or the other, and exits."""
+def verb(function: Callable[..., Outcome]) -> Callable[..., None]:
+    """A command of a function that returns its outcome: takes `--json`, prints one of the two, and exits."""
 
-    @wraps(verb)
+    @wraps(function)
     def command(*, as_json: bool, **options: Any) -> None:
-        result = verb(**options)
+        outcome = function(**options)
         if as_json:
-            answer(result.document)
+            answer(outcome.document)
         else:
-            result.show()
-        if result.status:
-            raise typer.Exit(result.status)
+            outcome.show()
+        if outcome.status:
+            raise typer.Exit(outcome.status)
 
-    signature = inspect.signature(verb, eval_str=True)
+    signature = inspect.signature(function, eval_str=True)
     last = inspect.Parameter("as_json", inspect.Parameter.KEYWORD_ONLY, default=False, annotation=Json)
     parameters = [*signature.parameters.values(), last]
     command.__signature__ = signature.replace(parameters=parameters, return_annotation=None)  # type: ignore[attr-defined]
@@ -50,7 +50,7 @@ def answers(verb: Callable[..., Answer]) -> Callable[..., None]:
 
 
 class Commands(TyperGroup):
-    """The verbs. What goes wrong in any of them is result in one line on standard error."""
+    """The verbs. What goes wrong in any of them is said in one line on standard error."""
 
     def invoke(self, ctx: Any) -> Any:
         """Run the verb that was asked for."""

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, cast, get_args
 from laptime.cli import predict_options as options
 from laptime.cli import synthetic
 from laptime.cli.options import EveryLayer, wrong
-from laptime.cli.outcome import Answer, answers, say
+from laptime.cli.outcome import Outcome, say, verb
 from laptime.cli.progress import waiting
 from laptime.cli.quiet import quiet_torch
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from laptime.views.prediction.view import PredictionView
 
 
-@answers
+@verb
 def predict(
     name: options.Target,
     device: options.Devices = None,
@@ -56,7 +56,7 @@ def predict(
     direct: options.Direct = False,
     save: options.Save = None,
     every_layer: EveryLayer = False,
-) -> Answer:
+) -> Outcome:
     """Predict the time of a training step, layer by layer, without running it.
 
     Times of an H200, and of what `laptime calibrate` ran on, rest on measured operations; those of other
@@ -100,7 +100,7 @@ def predict(
         choices=tuple(choices),
         explanation=explained,
     )
-    return Answer(document=view.document(), show=lambda: _show(view, every_layer))
+    return Outcome(document=view.document(), show=lambda: _show(view, every_layer))
 
 
 def _show(view: PredictionView, every_layer: bool) -> None:

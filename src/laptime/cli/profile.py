@@ -12,7 +12,7 @@ import typer
 
 from laptime.cli import synthetic
 from laptime.cli.options import Device, EveryLayer, Granularity, Layers, Out, granularity, wrong
-from laptime.cli.outcome import Answer, answers, say, show_run
+from laptime.cli.outcome import Outcome, say, show_run, verb
 from laptime.cli.progress import progress, waiting
 from laptime.cli.quiet import quiet_torch
 from laptime.errors import BadTarget, LaptimeError
@@ -31,7 +31,7 @@ _INPUT_HELP = (
 )
 
 
-@answers
+@verb
 def profile(
     name: Annotated[str, typer.Argument(metavar="TARGET", help="A network of the zoo, or module:callable.")],
     inputs: Annotated[list[str] | None, typer.Option("--input", metavar="SAMPLE", help=_INPUT_HELP)] = None,
@@ -42,7 +42,7 @@ def profile(
     layers: Layers = "layer",
     out: Out = None,
     every_layer: EveryLayer = False,
-) -> Answer:
+) -> Outcome:
     """Train a network for a few steps and show where the time goes.
 
     A network of the zoo is trained for what it is meant for, on a batch of its own data. Any other, or one
@@ -58,7 +58,7 @@ def profile(
         subject = ProfiledNetwork.of(name, target.network(name).to(place), samples, batch, place, inference)
     say(f"{name}: input {subject.shapes}, batch {batch}, device {place} ({why})")
     recorded = _recorded(subject, steps, division, out)
-    return Answer(document=recorded, show=lambda: show_run(recorded, every_layer=every_layer))
+    return Outcome(document=recorded, show=lambda: show_run(recorded, every_layer=every_layer))
 
 
 def _samples(name: str, inputs: Sequence[str] | None) -> list[synthetic.Sample]:

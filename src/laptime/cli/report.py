@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from laptime.cli.options import wrong
-from laptime.cli.outcome import Answer, answers
+from laptime.cli.outcome import Outcome, verb
 from laptime.cli.progress import waiting
 from laptime.errors import NotARun
 
@@ -24,7 +24,7 @@ Runs = Annotated[
 ]
 
 
-@answers
+@verb
 def report(
     runs: Runs,
     out: Annotated[
@@ -35,7 +35,7 @@ def report(
             help="The file; by default report.html: of one run in its directory, else in this folder.",
         ),
     ] = None,
-) -> Answer:
+) -> Outcome:
     """Write everything there is to see of a run as one HTML file that needs nothing but a browser.
 
     Several runs, or a folder of them, become a comparison with intervals: the first is the baseline. A file
@@ -48,7 +48,7 @@ def report(
     with waiting("drawing"):
         written = _predicted(saved, others, out) if saved else _recorded(others, out)
     document = {"report": str(written), "bytes": written.stat().st_size}
-    return Answer(document=document, show=lambda: print(written))
+    return Outcome(document=document, show=lambda: print(written))
 
 
 def _recorded(paths: Sequence[Path], out: Path | None) -> Path:

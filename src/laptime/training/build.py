@@ -22,6 +22,7 @@ from laptime.training.losses import criterion
 from laptime.training.networks.registry import ZooEntry, classification, entry
 from laptime.training.objectives import Objective
 from laptime.training.optimizers import optimizer
+from laptime.training.ranks import Ranks
 from laptime.training.schedules import schedule
 
 
@@ -119,16 +120,15 @@ def goal(config: Config, known: ZooEntry | None) -> Objective:
 
 
 def _batches(config: Config, dataset: Dataset[Any], setup: DeviceSetup) -> Batches:
-    ranks, train, loader = setup.ranks, config.train, config.loader
+    train, loader, ranks = config.train, config.loader, setup.ranks
     samples = len(dataset)  # type: ignore[arg-type]
-    order = Order(
+    order = _order(
         samples,
-        train.batch,
+        config,
+        ranks,
         seed=train.seed,
         shuffle=loader.shuffle,
         drop_last=loader.drop_last,
-        rank=ranks.rank,
-        ranks=ranks.ranks,
         epochs=train.epochs,
     )
     if not order.batches:
@@ -145,13 +145,9 @@ def _validation(config: Config, data: Data, setup: DeviceSetup) -> Batches | Non
     if data.validation is None or not len(data.validation):  # type: ignore[arg-type]
         return None
     samples = len(data.validation)  # type: ignore[arg-type]
-    order = Order(
-        samples,
-        config.train.batch,
-        seed=0,
-        shuffle=False,
-        drop_last=False,
-        rank=setup.ranks.rank,
-        ranks=setup.ranks.ranks,
-    )
+    order = _order(samples, config, setup.ranks, seed=0, shuffle=False, drop_last=False)
     return Batches(data.validation, order, config.loader, setup.device)
+
+
+def _order(samples: int, config: Config, ranks: Ranks, **options: Any) -> Order:
+    return Order(samples, config.train.batch, rank=ranks.rank, ranks=ranks.ranks, **options)

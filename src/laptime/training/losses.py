@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated
 
-from laptime.training.section import OneOf, Section
+from laptime.training.config_section import ConfigSection, OneOf
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -32,11 +32,11 @@ LOSSES = {
 }
 
 
-class LossConfig(Section):
+class LossConfig(ConfigSection):
     """The loss that is minimised."""
 
     name: Annotated[str, OneOf(LOSSES)] | None = None
-    """By default the loss that the network was published with."""
+    """By default the network's own."""
 
 
 def criterion(name: str) -> Criterion:

@@ -1,46 +1,22 @@
-"""Optimizers: the register of their names, their section of a configuration, and how one is built."""
+"""Optimizers: their section of a configuration, and how one is built. Their register is in `laptime.ops`."""
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any
 
 from pydantic import Field
 
-from laptime.training.section import OneOf, Section, Share
+from laptime.ops.optimizers import OPTIMIZERS
+from laptime.training.config_section import ConfigSection, OneOf, Share
 
 if TYPE_CHECKING:
     from torch import nn
     from torch.optim import Optimizer
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OptimizerKind:
-    """One name that `optimizer.name` takes. `laptime.ops.optimizers` has its memory and traffic."""
-
-    name: str
-    torch_class: str  # of torch.optim
-    lr: float  # the usual learning rate
-    uses: tuple[str, ...] = ()  # the keys of the section that it has, besides lr and weight_decay
-
-
-# Learning rates as in torch.optim; for SGD, which has none there, the usual 0.01.
-OPTIMIZERS = {
-    kind.name: kind
-    for kind in (
-        OptimizerKind(name="sgd", torch_class="SGD", lr=0.01),
-        OptimizerKind(name="momentum", torch_class="SGD", lr=0.01, uses=("momentum", "nesterov")),
-        OptimizerKind(name="adagrad", torch_class="Adagrad", lr=0.01, uses=("eps",)),
-        OptimizerKind(name="adadelta", torch_class="Adadelta", lr=1.0, uses=("eps",)),
-        OptimizerKind(name="adam", torch_class="Adam", lr=1e-3, uses=("betas", "eps")),
-        OptimizerKind(name="adamw", torch_class="AdamW", lr=1e-3, uses=("betas", "eps")),
-        OptimizerKind(name="rmsprop", torch_class="RMSprop", lr=1e-3, uses=("momentum", "eps")),
-    )
-}
-
-
-class OptimizerConfig(Section):
+class OptimizerConfig(ConfigSection):
     """How gradients change the parameters."""
 
     name: Annotated[str, OneOf(OPTIMIZERS)] = "momentum"
@@ -61,17 +37,26 @@ class OptimizerConfig(Section):
     @property
     def rate(self) -> float:
         """The learning rate: as asked for, or the usual one."""
-        return self.lr if self.lr is not None else OPTIMIZERS[self.name].lr
+        return self.lr if self.lr is not None else OPTIMIZERS[self.name].learning_rate
+
+
+def settings(name: str) -> tuple[str, ...]:
+    """The keys of the section that an optimizer takes, besides lr and weight_decay."""
+    taken = inspect.signature(_torch_class(name)).parameters
+    return (*OPTIMIZERS[name].settings, *(key for key in ("betas", "eps") if key in taken))
 
 
 def optimizer(
     config: OptimizerConfig, parameters: Sequence[nn.Parameter], *, share: float = 1.0
 ) -> Optimizer:
     """The optimizer of a group of parameters, with a share of the learning rate."""
+    used = {key: value for key in settings(config.name) if (value := getattr(config, key)) is not None}
+    rate, decay = config.rate * share, config.weight_decay
+    built: Optimizer = _torch_class(config.name)(parameters, lr=rate, weight_decay=decay, **used)
+    return built
+
+
+def _torch_class(name: str) -> Any:
     import torch
 
-    kind = OPTIMIZERS[config.name]
-    used = {key: value for key in kind.uses if (value := getattr(config, key)) is not None}
-    made: Any = getattr(torch.optim, kind.torch_class)
-    built: Optimizer = made(parameters, lr=config.rate * share, weight_decay=config.weight_decay, **used)
-    return built
+    return getattr(torch.optim, OPTIMIZERS[name].torch_class)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from pydantic import Field, PositiveInt
 
-from laptime.training.section import Count, OneOf, Section
+from laptime.training.config_section import ConfigSection, Count, OneOf
 
 if TYPE_CHECKING:
     from torch.optim import Optimizer
@@ -23,7 +23,7 @@ class ScheduleKind:
     name: str
     # The factor of the learning rate, from the whole epochs so far and the share of the updates so far.
     factor: Callable[[ScheduleConfig, int, float], float]
-    uses: tuple[str, ...] = ()  # the keys of the section that it has, besides warmup_steps
+    settings: tuple[str, ...] = ()  # the keys of the section that it takes, besides warmup_steps
 
 
 def _step(c: ScheduleConfig, epochs: int, share: float) -> float:
@@ -42,15 +42,17 @@ SCHEDULES = {
     kind.name: kind
     for kind in (
         ScheduleKind(name="constant", factor=lambda c, epochs, share: 1.0),
-        ScheduleKind(name="step", factor=_step, uses=("every", "gamma")),
-        ScheduleKind(name="exponential", factor=lambda c, epochs, share: c.gamma**epochs, uses=("gamma",)),
-        ScheduleKind(name="linear", factor=_linear, uses=("final",)),
-        ScheduleKind(name="cosine", factor=_cosine, uses=("final",)),
+        ScheduleKind(name="step", factor=_step, settings=("every", "gamma")),
+        ScheduleKind(
+            name="exponential", factor=lambda c, epochs, share: c.gamma**epochs, settings=("gamma",)
+        ),
+        ScheduleKind(name="linear", factor=_linear, settings=("final",)),
+        ScheduleKind(name="cosine", factor=_cosine, settings=("final",)),
     )
 }
 
 
-class ScheduleConfig(Section):
+class ScheduleConfig(ConfigSection):
     """How the learning rate changes."""
 
     name: Annotated[str, OneOf(SCHEDULES)] = "constant"

@@ -7,7 +7,7 @@ from laptime.errors import ConfigError
 from laptime.training.config import Config, fields, reading
 from laptime.training.config.explain import explain
 from laptime.training.config.schema import TrainConfig
-from laptime.training.section import Count
+from laptime.training.config_section import Count
 
 
 class LongerTrainConfig(TrainConfig):

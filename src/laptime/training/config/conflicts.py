@@ -7,29 +7,24 @@ import re
 from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
+from laptime.ops.optimizers import OPTIMIZERS
+from laptime.training import optimizers
 from laptime.training.config import fields
 from laptime.training.config.network import NamedNetwork
 from laptime.training.config.problems import Problem, hint, nearest, problem, shown
 from laptime.training.config.schema import Config
 from laptime.training.data.kinds import KINDS, DigitsData, FolderData, SyntheticData, TextData
-from laptime.training.optimizers import OPTIMIZERS, OptimizerKind
-from laptime.training.schedules import SCHEDULES, ScheduleKind
+from laptime.training.schedules import SCHEDULES
 
 if TYPE_CHECKING:
     from laptime.training.networks.registry import ZooEntry
-
-REGISTERS: dict[str, Mapping[str, OptimizerKind | ScheduleKind]] = {
-    "optimizer": OPTIMIZERS,
-    "schedule": SCHEDULES,
-}
-"""Sections whose keys mean something only under some of the names that the section takes."""
 
 Problems = Iterator[Problem]
 
 
 def conflicts(config: Config, network: NamedNetwork, given: Collection[str]) -> list[Problem]:
     """Everything that does not go together. `given` are the keys that someone gave, against defaults."""
-    return [problem for check in _CHECKS for problem in check(config, network, given)]
+    return [conflict for check in _CHECKS for conflict in check(config, network, given)]
 
 
 def out_of_place(key: str, values: Mapping[str, Any], kind: str, network: NamedNetwork) -> str | None:
@@ -46,7 +41,12 @@ def out_of_place(key: str, values: Mapping[str, Any], kind: str, network: NamedN
 def _names_with(key: str) -> list[str]:
     """The names of its section that use a key; empty: all of them."""
     section, _, option = key.partition(".")
-    return [name for name, kind in REGISTERS.get(section, {}).items() if option in kind.uses]
+    taken: dict[str, tuple[str, ...]] = {}
+    if section == "optimizer":
+        taken = {name: optimizers.settings(name) for name in OPTIMIZERS}
+    elif section == "schedule":
+        taken = {name: kind.settings for name, kind in SCHEDULES.items()}
+    return [name for name, options in taken.items() if option in options]
 
 
 def _without_meaning(config: Config, network: NamedNetwork, given: Collection[str]) -> Problems:

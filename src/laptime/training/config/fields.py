@@ -13,8 +13,8 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
 from laptime.training.config.schema import Config
+from laptime.training.config_section import OneOf
 from laptime.training.data.kinds import KINDS
-from laptime.training.section import OneOf
 
 SHORT = {"network": "name", "data": "kind", "optimizer": "name", "schedule": "name", "loss": "name"}
 """Sections that a single word stands for: `optimizer = "adam"` is `optimizer.name`."""

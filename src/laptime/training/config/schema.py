@@ -9,14 +9,14 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, PositiveInt, model_validator
 
+from laptime.training.config_section import ConfigSection, Count, Seed, Share
 from laptime.training.data.kinds import DataConfig
 from laptime.training.losses import LossConfig
 from laptime.training.optimizers import OptimizerConfig
 from laptime.training.schedules import ScheduleConfig
-from laptime.training.section import Count, Section, Seed, Share
 
 
-class NetworkConfig(Section):
+class NetworkConfig(ConfigSection):
     """What is trained."""
 
     name: str
@@ -27,7 +27,7 @@ class NetworkConfig(Section):
     """Replaces the share of every dropout layer in the network."""
 
 
-class LoaderConfig(Section):
+class LoaderConfig(ConfigSection):
     """How batches come to the device."""
 
     workers: Annotated[int, Field(ge=0, le=256)] = 0
@@ -46,7 +46,7 @@ class LoaderConfig(Section):
     """Leave out a last batch that is not full."""
 
 
-class TrainConfig(Section):
+class TrainConfig(ConfigSection):
     """The loop."""
 
     batch: PositiveInt = 32
@@ -77,7 +77,7 @@ class TrainConfig(Section):
     """When a loss is NaN: stop, or go on."""
 
 
-class ValidationConfig(Section):
+class ValidationConfig(ConfigSection):
     """Validation on data that is never trained on."""
 
     every: Count = 1
@@ -94,7 +94,7 @@ class ValidationConfig(Section):
         return self
 
 
-class CheckpointConfig(Section):
+class CheckpointConfig(ConfigSection):
     """Checkpoints to resume from, in the run's `checkpoint` folder: the last state and the best."""
 
     every: Count = 1
@@ -105,7 +105,7 @@ class CheckpointConfig(Section):
     """Also keep the state with the best validation (or training) loss."""
 
 
-class RecordConfig(Section):
+class RecordConfig(ConfigSection):
     """What laptime measures while it trains."""
 
     profile: bool = True
@@ -116,7 +116,7 @@ class RecordConfig(Section):
     """Steps whose kernels are traced."""
 
 
-class Config(Section):
+class Config(ConfigSection):
     """The configuration of a training."""
 
     name: str = ""

@@ -7,10 +7,10 @@ from typing import Annotated, ClassVar, Literal, get_args
 
 from pydantic import Field, PositiveInt
 
-from laptime.training.section import Count, Section, Seed, Share
+from laptime.training.config_section import ConfigSection, Count, Seed, Share
 
 
-class DataSection(Section):
+class DataSection(ConfigSection):
     """What the checks of a configuration need to know of a kind of data, besides its keys."""
 
     images: ClassVar[bool] = True  # samples can be images

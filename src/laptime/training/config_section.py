@@ -16,7 +16,7 @@ Count = Annotated[int, Field(ge=0)]
 Seed = Annotated[int, Field(ge=0, lt=2**32)]  # what NumPy takes; torch takes more
 
 
-class Section(BaseModel):
+class ConfigSection(BaseModel):
     """Frozen; an unknown key is an error. The docstring below a field is its text in `--explain`."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True, allow_inf_nan=False)
