@@ -35,7 +35,7 @@ def verdict(machine: Mapping[str, Any]) -> str:
 
 def _print(machine: Mapping[str, Any]) -> None:
     from laptime.render.terminal import run_text
-    from laptime.render.terminal.columns import paragraph
+    from laptime.render.terminal.fit import paragraph
 
     to = run_text.console()
     width = min(to.width, 100)

@@ -24,10 +24,9 @@ class ZooWorkloads(Mapping[str, Read]):
             raise KeyError(name)
 
         def read(batch: int, precision: str) -> Workload:
-            from laptime.cli.predict_target import Words, subject
+            from laptime import api
 
-            said = Words(inputs=None, precision=precision, optimizer=None, inference=False)
-            return subject(name, said).read(batch)
+            return api.workload(name, batch=batch, precision=precision)
 
         return read
 

@@ -1,4 +1,4 @@
-"""What is profiled and trained: a network by its name in the zoo, or `module:callable`."""
+"""What is profiled, trained and predicted: a network by its name, `module:callable` or `file.py:callable`."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import difflib
 import os
 import sys
 from importlib import import_module
+from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,7 +22,7 @@ def network(target: str, **options: Any) -> nn.Module:
     The callable is given the options and returns a module; a module class is called, a module is taken as it
     is. The current directory can be imported from.
     """
-    if ":" not in target:
+    if ":" not in target and not target.endswith(".py"):
         from laptime.training.networks import build
 
         return build(target, **options)
@@ -50,14 +51,19 @@ def look_in(folder: Path) -> None:
 
 
 def attribute(target: str) -> Any:
-    """What `module:callable` names."""
+    """What `module:callable` or `file.py:callable` names."""
     module_name, _, path = target.partition(":")
     if not module_name or not path:
-        raise BadTarget(f"{target!r} is not module:callable, such as mypackage.models:build")
+        raise BadTarget(
+            f"{target!r} is not module:callable, such as mypackage.models:build, nor file.py:callable"
+        )
     if os.getcwd() not in sys.path:
         sys.path.insert(0, os.getcwd())
+    is_file = module_name.endswith(".py")
+    if is_file and not Path(module_name).is_file():
+        raise BadTarget(f"there is no file {module_name}; give its path, or module:callable")
     try:
-        value: Any = import_module(module_name)
+        value: Any = _imported(Path(module_name)) if is_file else import_module(module_name)
     except Exception as error:
         raise BadTarget(
             f"{module_name} cannot be imported ({describe(error)}); name it as `import` would"
@@ -69,6 +75,25 @@ def attribute(target: str) -> Any:
             raise BadTarget(f"{module_name} has no {path!r}; {hint}")
         value = getattr(value, name)
     return value
+
+
+def _imported(file: Path) -> Any:
+    """The module of a file, which may import what lies beside it."""
+    look_in(file.resolve().parent)
+    spec = spec_from_file_location(file.stem, file)
+    if spec is None or spec.loader is None:
+        raise ImportError(f"{file} is no Python file")
+    module = module_from_spec(spec)
+    before = sys.modules.get(file.stem)
+    sys.modules[file.stem] = module  # where dataclasses look their own module up
+    try:
+        spec.loader.exec_module(module)
+    except BaseException:
+        del sys.modules[file.stem]
+        if before is not None:
+            sys.modules[file.stem] = before
+        raise
+    return module
 
 
 def describe(error: BaseException) -> str:

@@ -223,7 +223,7 @@ def _run_page(entry: Entry, seal: str) -> bytes:
 def _comparison(entries: Sequence[Entry], names: Sequence[str]) -> bytes:
     from laptime.render.html.comparison_page import comparison_page
 
-    page = comparison_page([sound(load(entry.path)) for entry in entries], names)
+    page = comparison_page([[sound(load(entry.path)) for entry in entries]], names)
     return draw("compare.html", here="runs", page=page, names=names)
 
 

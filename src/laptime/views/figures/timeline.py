@@ -7,7 +7,8 @@ from typing import Any
 
 from laptime.model import ACCOUNTS
 from laptime.runs.files import one_line
-from laptime.views.figures.figure import COLOURS, Figure, Trace, axis, label, short
+from laptime.views import palette
+from laptime.views.figures.figure import Figure, Trace, axis, label, short
 from laptime.views.one_step import OneStep
 
 _MOST_KERNELS = 1500
@@ -36,7 +37,7 @@ def timeline(one: OneStep) -> Figure:
             kind = "operators" if row["kind"] == "operator" else "kernels"
             many = f" {streams.index(row['stream'])}" if len(streams) > 1 else ""
             deep = f" ({depth})" if depth else ""
-            tint = row["phase"] if row["phase"] in COLOURS else "host"
+            tint = row["phase"] if row["phase"] in palette.ACCOUNTS else "host"
             lanes.setdefault(f"{kind}{many}{deep}", []).append(row | {"tint": tint})
     left = len(one.kernels) - len(kernels)
     more = f" The {len(kernels)} longest kernels; {left} shorter ones are left out." if left else ""
@@ -114,7 +115,9 @@ def _lane(one: OneStep, name: str, rows: Sequence[dict[str, Any]], least: float)
         "textangle": 0,
         "textfont": {"color": "#ffffff"},
         "marker": {
-            "color": [COLOURS.get(row["tint"], _BLANK) for row in rows],
+            "color": [
+                palette.colour(row["tint"]) if row["tint"] in palette.ACCOUNTS else _BLANK for row in rows
+            ],
             "line": {"width": 0.5 if name.startswith("layers") else 0, "color": "#ffffff66"},
         },
         "hovertemplate": "%{customdata[0]}<br>%{x:.4g} ms from %{base:.4g} ms on<br>%{customdata[1]}"
