@@ -120,3 +120,32 @@ class Prediction:
         if self.training_s is None or self.watts is None:
             return None
         return self.training_s / 3600 * self.watts * self.gpus / 1000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PredictedTime:
+    """Measured and predicted seconds of the same thing; None where a side has none."""
+
+    measured: float | None
+    predicted: float | None
+    same_device: bool  # False: the ratio is no error
+
+    @property
+    def ratio(self) -> float | None:
+        """Predicted over measured."""
+        return self.predicted / self.measured if self.measured and self.predicted is not None else None
+
+    @property
+    def error(self) -> float | None:
+        """How far the prediction is off; None where that cannot be told."""
+        return None if self.ratio is None or not self.same_device else self.ratio - 1
+
+    @property
+    def largest(self) -> float:
+        """Of the larger side."""
+        return max(self.measured or 0.0, self.predicted or 0.0)
+
+    def document(self) -> dict[str, float | None]:
+        """As `--json` has it."""
+        sides = {"measured": self.measured, "predicted": self.predicted}
+        return {**sides, "ratio": self.ratio, "error": self.error}

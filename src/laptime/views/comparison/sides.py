@@ -5,13 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, TypeVar
 
 import numpy as np
 
 from laptime.model import ACCOUNTS, Account, Phase, Stage
 from laptime.model.comparison import Comparison, Verdict, compare_rates, compare_runs
 from laptime.model.layers import LOSS_LAYER, OTHER_LAYER
+from laptime.model.prediction import PredictedTime
 from laptime.runs import Run
 from laptime.runs.files import plain
 from laptime.views.comparison.groups import are_repetitions
@@ -96,15 +97,7 @@ class ComparedRun:
         return None if part is None else str(part["noun"])
 
 
-class TwoSided(Protocol):
-    """Seconds on two sides."""
-
-    @property
-    def largest(self) -> float:
-        """Of the larger side."""
-
-
-T = TypeVar("T", bound=TwoSided)
+T = TypeVar("T", Comparison, PredictedTime)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

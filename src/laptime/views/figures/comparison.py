@@ -14,7 +14,17 @@ from laptime.model.statistics import CONFIDENCE
 from laptime.views import palette
 from laptime.views.comparison.several import SeveralRuns
 from laptime.views.comparison.sides import ComparedRun, ProfilingCost
-from laptime.views.figures.figure import Choice, Figure, Trace, apart, axis, label, milliseconds, packed
+from laptime.views.figures.figure import (
+    Choice,
+    Figure,
+    Trace,
+    apart,
+    axis,
+    interval_dots,
+    label,
+    milliseconds,
+    packed,
+)
 from laptime.views.figures.steps import frame, of, step_axis
 from laptime.views.step_bins import Digest
 from laptime.views.step_series import Samples
@@ -61,22 +71,16 @@ def step_intervals(view: SeveralRuns, noun: str) -> Figure | None:
         return None
     intervals = [median_interval(wall) for _, _, _, wall in shown]
     medians, low, high = (np.array(column) for column in zip(*intervals, strict=True))
-    trace = {
-        "type": "scatter",
-        "mode": "markers",
-        "y": [name for _, name, _, _ in shown],
-        "x": milliseconds(medians),
-        "error_x": {
-            "type": "data",
-            "symmetric": False,
-            "array": milliseconds(np.maximum(high - medians, 0)),
-            "arrayminus": milliseconds(np.maximum(medians - low, 0)),
-            "color": palette.colour("host"),
-        },
-        "marker": {"color": [palette.nth_colour(place) for place, *_ in shown], "size": 11},
-        "customdata": [[label(one.name), wall.size] for _, _, one, wall in shown],
-        "hovertemplate": "%{customdata[0]}: %{x} ms, %{customdata[1]:,} steps<extra></extra>",
-    }
+    trace = interval_dots(
+        [name for _, name, _, _ in shown],
+        medians,
+        low,
+        high,
+        milliseconds,
+        marker={"color": [palette.nth_colour(place) for place, *_ in shown], "size": 11},
+        customdata=[[label(one.name), wall.size] for _, _, one, wall in shown],
+        hovertemplate="%{customdata[0]}: %{x} ms, %{customdata[1]:,} steps<extra></extra>",
+    )
     first = shown[0][0] == 0
     line = vertical_line(float(medians[0]) * 1e3, "host", color=palette.nth_colour(0), dash="dot")
     return Figure(

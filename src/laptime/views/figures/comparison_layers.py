@@ -8,12 +8,12 @@ import numpy as np
 
 from laptime.model import Stage
 from laptime.model.comparison import Comparison
+from laptime.model.prediction import PredictedTime
 from laptime.runs.files import one_line
 from laptime.views import palette
-from laptime.views.comparison.predicted import PredictedTime
 from laptime.views.comparison.sides import ComparedRun, LayerComparison, largest_layers
 from laptime.views.figures.comparison import NAMES_AXIS, vertical_line
-from laptime.views.figures.figure import Figure, Trace, apart, axis, label, milliseconds
+from laptime.views.figures.figure import Figure, Trace, apart, axis, interval_dots, label, milliseconds
 from laptime.views.run_view import PSEUDO
 
 _MOST_BARS = 20
@@ -121,33 +121,23 @@ def layer_ratios(layers: Sequence[LayerComparison[Comparison]], unit: str) -> Fi
 
 
 def _dots(rows: Sequence[LayerComparison[Comparison]], labels: Mapping[str, str], verdict: str) -> Trace:
-    ratios, low, high = (
-        np.array([getattr(row.total, name) for row in rows]) for name in ("ratio", "low", "high")
-    )
-    return {
-        "type": "scatter",
-        "mode": "markers",
-        "name": verdict,
-        "y": [labels[row.layer] for row in rows],
-        "x": np.minimum(ratios, _HIGHEST).round(4).tolist(),
-        "error_x": {
-            "type": "data",
-            "symmetric": False,
-            "array": np.maximum(high - ratios, 0).round(4).tolist(),
-            "arrayminus": np.maximum(ratios - low, 0).round(4).tolist(),
-            "thickness": 1.4,
-        },
-        "marker": {"color": palette.colour(verdict), "size": 9},
-        "customdata": [
-            [
-                label(row.layer),
-                *(f"{value:.3g}" for value in (row.total.ratio, row.total.low, row.total.high)),
-            ]
-            for row in rows
+    ends = np.array([(row.total.ratio, row.total.low, row.total.high) for row in rows])
+    ratios, low, high = np.minimum(ends, _HIGHEST).T
+    hover = "%{customdata[0]}: %{customdata[1]} (%{customdata[2]} to %{customdata[3]})"
+    return interval_dots(
+        [labels[row.layer] for row in rows],
+        ratios,
+        low,
+        high,
+        lambda values: values.round(4).tolist(),
+        name=verdict,
+        marker={"color": palette.colour(verdict), "size": 9},
+        customdata=[
+            [label(row.layer), *(f"{value:.3g}" for value in three)]
+            for row, three in zip(rows, ends, strict=True)
         ],
-        "hovertemplate": "%{customdata[0]}: %{customdata[1]} (%{customdata[2]} to %{customdata[3]})"
-        f"<extra>{verdict}</extra>",
-    }
+        hovertemplate=f"{hover}<extra>{verdict}</extra>",
+    )
 
 
 def layer_errors(layers: Sequence[LayerComparison[PredictedTime]]) -> Figure | None:

@@ -10,7 +10,7 @@ import numpy as np
 
 from laptime.views import palette
 from laptime.views.figures.comparison import NAMES_AXIS
-from laptime.views.figures.figure import Figure, Trace, apart, axis, label, milliseconds
+from laptime.views.figures.figure import Figure, Trace, apart, axis, interval_dots, label, milliseconds
 from laptime.views.figures.layers import layers_together
 
 MOST_DEVICES = 60
@@ -44,26 +44,19 @@ def step_times(found: Sequence[Row]) -> Figure:
             continue
         steps = np.array([shown[place]["step_s"] for place in here])
         low, high = (np.array([shown[place]["interval_s"][end] for place in here]) for end in (0, 1))
+        rates = [f"{shown[place]['samples_per_s']:,.0f}" for place in here]
         traces.append(
-            {
-                "type": "scatter",
-                "mode": "markers",
-                "name": _FITS[fits],
-                "y": [labels[place] for place in here],
-                "x": milliseconds(steps),
-                "error_x": {
-                    "type": "data",
-                    "symmetric": False,
-                    "array": milliseconds(np.maximum(high - steps, 0)),
-                    "arrayminus": milliseconds(np.maximum(steps - low, 0)),
-                    "thickness": 1.4,
-                },
-                "marker": {"color": tint, "size": 10},
-                "customdata": [
-                    [label(names[place]), f"{shown[place]['samples_per_s']:,.0f}"] for place in here
-                ],
-                "hovertemplate": "%{customdata[0]}: %{x} ms, %{customdata[1]} samples/s<extra></extra>",
-            }
+            interval_dots(
+                [labels[place] for place in here],
+                steps,
+                low,
+                high,
+                milliseconds,
+                name=_FITS[fits],
+                marker={"color": tint, "size": 10},
+                customdata=[[label(names[place]), rate] for place, rate in zip(here, rates, strict=True)],
+                hovertemplate="%{customdata[0]}: %{x} ms, %{customdata[1]} samples/s<extra></extra>",
+            )
         )
     return Figure(
         name="predicted-steps",
