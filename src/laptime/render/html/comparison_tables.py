@@ -14,10 +14,10 @@ from laptime.render.html.page import Cell, Table
 from laptime.render.html.run_tables import facts_tables
 from laptime.runs import Run
 from laptime.runs.files import one_line
+from laptime.runs.select import Samples
 from laptime.views import format
 from laptime.views.figures.comparison import Compared
 from laptime.views.run_view import NOUNS
-from laptime.views.step_series import Samples
 
 BASELINE = "baseline"
 _MOST_ROWS = 400

@@ -11,6 +11,7 @@ import numpy as np
 from laptime.model import ACCOUNTS, Stage
 from laptime.model.comparison import Verdict, block_medians
 from laptime.model.statistics import CONFIDENCE
+from laptime.runs.select import Samples
 from laptime.views.figures.figure import (
     COLOURS,
     Choice,
@@ -25,7 +26,7 @@ from laptime.views.figures.figure import (
 )
 from laptime.views.figures.steps import frame, of, step_axis
 from laptime.views.step_bins import Digest
-from laptime.views.step_series import Samples, Series
+from laptime.views.step_series import Series
 
 VERDICTS: dict[str, str] = {
     Verdict.FASTER: COLOURS["data_wait"],
