@@ -10,9 +10,10 @@ from tests.views import page_runs
 from laptime.model import Memory, Operation, Phase, Workload
 from laptime.render.html.run_page import run_page
 from laptime.runs import load
+from laptime.views import palette
 from laptime.views.figures import layers, learning, steps
 from laptime.views.figures.breakdown import books
-from laptime.views.figures.figure import COLOURS, Figure
+from laptime.views.figures.figure import Figure
 from laptime.views.figures.memory import memory
 from laptime.views.figures.recorder import profiling
 from laptime.views.figures.roofline import Ceiling, _apart, roofline
@@ -176,7 +177,7 @@ def test_a_layer_of_the_selector_shows_its_three_phases_on_each_rank(given):
     shown = [figure.traces[place] for place in head.shows]
     assert [float(numbers(one["y"])[0]) for one in shown] == ROUGHLY([0.3, 0.5, 0.2] * 2)
     assert {one["line"]["color"] for one in shown} == {
-        COLOURS[phase] for phase in ("forward", "backward", "update")
+        palette.colour(phase) for phase in ("forward", "backward", "update")
     }
 
 
@@ -290,7 +291,7 @@ def test_a_module_is_as_large_as_its_layers_and_a_layer_inside_a_layer_counts_on
 def test_steps_with_layer_marks_stand_beside_those_without(given):
     without, marked = profiling(given.digest).traces
     assert without["median"] + marked["median"] == ROUGHLY([40, 40])
-    assert marked["marker"]["color"] == COLOURS["instrument"]
+    assert marked["marker"]["color"] == palette.colour("instrument")
 
 
 def test_a_roofline_has_a_point_for_each_pass_that_computes(given):
@@ -337,8 +338,8 @@ def test_a_word_has_one_colour_in_every_figure(given):
         for one in figure.traces:
             word = str(one.get("name", "")).split(", ")[-1].removeprefix("layers ")
             tint = one.get("marker", {}).get("color") or one.get("line", {}).get("color")
-            if word in COLOURS and isinstance(tint, str):
-                assert tint == COLOURS[word], (figure.name, word)
+            if word in palette.ACCOUNTS and isinstance(tint, str):
+                assert tint == palette.colour(word), (figure.name, word)
 
 
 def test_there_is_no_figure_without_rows(tmp_path):

@@ -11,9 +11,10 @@ from tests.views.views import kinds, shown
 
 from laptime.model import ACCOUNTS, Phase, Stage
 from laptime.render.terminal import run_tables
-from laptime.render.terminal.columns import Column, paragraph, shortened, stretched, table
+from laptime.render.terminal.columns import Column, stretched, table
 from laptime.render.terminal.experiment import results
 from laptime.render.terminal.experiment import table as trials
+from laptime.render.terminal.fit import paragraph, shortened
 from laptime.render.terminal.layers_by_device import device_columns
 from laptime.runs import load, schema
 from laptime.views import format

@@ -249,7 +249,8 @@ def _saved(made: Calibration, rows: Sequence[Row], out: Path | None) -> Path:
 
 def _print(found: Mapping[str, Any]) -> None:
     from laptime.render.terminal import run_text
-    from laptime.render.terminal.columns import Column, paragraph, table
+    from laptime.render.terminal.columns import Column, table
+    from laptime.render.terminal.fit import paragraph
 
     kinds = [one for one in found["kinds"] if one["model"]]
     to = run_text.console()

@@ -87,7 +87,8 @@ def _peak(one: Device, precision: str) -> Any:
 def _print_table(found: Sequence[Device]) -> None:
     from laptime import hardware
     from laptime.render.terminal import run_text
-    from laptime.render.terminal.columns import Column, left_out, paragraph, table
+    from laptime.render.terminal.columns import Column, left_out, table
+    from laptime.render.terminal.fit import paragraph
 
     costs = {one.name: hardware.price(one) for one in found}
     columns: list[tuple[str, int, Callable[[Device], Any]]] = [
@@ -118,7 +119,8 @@ def _print_table(found: Sequence[Device]) -> None:
 def _print_one(one: Device) -> None:
     from laptime import hardware
     from laptime.render.terminal import run_text
-    from laptime.render.terminal.columns import Column, paragraph, table
+    from laptime.render.terminal.columns import Column, table
+    from laptime.render.terminal.fit import paragraph
 
     to = run_text.console()
     width = min(to.width, 140)

@@ -40,7 +40,7 @@ def verdict(found: Mapping[str, Any]) -> str:
 
 def _print(found: Mapping[str, Any]) -> None:
     from laptime.render.terminal import run_text
-    from laptime.render.terminal.columns import paragraph
+    from laptime.render.terminal.fit import paragraph
 
     to = run_text.console()
     width = min(to.width, 100)

@@ -99,7 +99,7 @@ def _print(names: Sequence[str], rows: Sequence[Mapping[str, Any]]) -> None:
 
 
 def _cell(value: Any) -> str:
-    from laptime.render.terminal.columns import shortened
+    from laptime.render.terminal.fit import shortened
     from laptime.views.format import UNKNOWN, name
 
     if value is None:

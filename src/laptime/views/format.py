@@ -14,6 +14,7 @@ FILLS: dict[str, str] = {"forward": "█", "backward": "▒", "update": "░"}  
 _MIB = 1024.0**2
 _FULL = "█"
 _EIGHTHS = "▏▎▍▌▋▊▉"
+THIN = _EIGHTHS[0]
 # The eight heights of a line over time are darker the higher, the shades of a bar lighter.
 _PLAIN: dict[str, str] = {
     **dict(zip("▁▂▃▄▅▆▇█", "_.-=+*%#", strict=True)),
@@ -100,7 +101,7 @@ def stacked(parts: Mapping[str, float], whole: float, width: int) -> list[tuple[
         reach = round(min(1.0, done / whole) * width)
         found.append((part, FILLS[part] * (reach - end)))
         end = reach
-    return found if end else [(max(parts, key=lambda part: parts[part]), _EIGHTHS[0])]
+    return found if end else [(max(parts, key=lambda part: parts[part]), THIN)]
 
 
 def in_ascii(text: str) -> str:

@@ -13,7 +13,7 @@ from laptime.model.statistics import FEWEST, NOISY_SPREAD
 from laptime.render.html import comparison_tables as tables
 from laptime.render.html.comparison_sides import common_stage, compared, groups_of, sides_of, tails, unlike
 from laptime.render.html.comparison_tables import Group
-from laptime.render.html.page import Page, Section, Table, Tile
+from laptime.render.html.page import Page, Section, Tile
 from laptime.runs import Run
 from laptime.runs.files import one_line
 from laptime.views import format
@@ -24,6 +24,7 @@ from laptime.views.figures.comparison import Compared
 from laptime.views.figures.figure import Figure
 from laptime.views.figures.learning import losses
 from laptime.views.run_view import NOUNS
+from laptime.views.table import Table
 
 MOST_RUNS = 20
 _TONES = {"faster": "good", "slower": "bad", "no difference": "", "too noisy": "fair"}

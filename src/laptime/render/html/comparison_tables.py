@@ -10,7 +10,6 @@ import numpy as np
 
 from laptime.model import Stage
 from laptime.model.comparison import compare_runs
-from laptime.render.html.page import Cell, Table
 from laptime.render.html.run_tables import facts_tables
 from laptime.runs import Run
 from laptime.runs.files import one_line
@@ -18,6 +17,7 @@ from laptime.runs.select import Samples
 from laptime.views import format
 from laptime.views.figures.comparison import Compared
 from laptime.views.run_view import NOUNS
+from laptime.views.table import Cell, Table, titled
 
 BASELINE = "baseline"
 _MOST_ROWS = 400
@@ -142,7 +142,7 @@ def groups_table(groups: Sequence[Group]) -> Table:
             [one_line(group.name), str(len(mine)), format.milliseconds(centre), reach, *told, str(verdict)]
         )
     head = ("group", "runs", "step ms", "its runs", "ratio", "95 % interval over runs", "it is")
-    return Table(name="groups", title="Repetitions together", head=head, rows=rows)
+    return Table(name="groups", title="Repetitions together", columns=titled(head), rows=rows)
 
 
 def compared_table(name: str, title: str, rows: Sequence[tuple[str, Row]], part: Row, **more: Any) -> Table:
@@ -166,7 +166,7 @@ def compared_table(name: str, title: str, rows: Sequence[tuple[str, Row]], part:
     ]
     unit = "µs a sample" if part["per_sample"] else "ms"
     head = (more.pop("what"), f"A {unit}", f"B {unit}", "B - A", "B / A", "95 % interval", "B is")
-    return Table(name=name, title=title, head=head, rows=cells, **more)
+    return Table(name=name, title=title, columns=titled(head), rows=cells, **more)
 
 
 def results_table(document: Row) -> Table | None:
@@ -183,7 +183,7 @@ def results_table(document: Row) -> Table | None:
         for row in found
     ]
     head = ("in the last epoch", "A", "B", "B - A", "told from noise")
-    return Table(name="results", head=head, rows=rows) if rows else None
+    return Table(name="results", columns=titled(head), rows=rows) if rows else None
 
 
 def differences(runs: Sequence[Run], shown: Sequence[Compared]) -> list[Table]:
@@ -210,9 +210,8 @@ def differences(runs: Sequence[Run], shown: Sequence[Compared]) -> list[Table]:
                     Table(
                         name=f"{kind}-{name}",
                         title=f"{title}: {what}{more}",
-                        head=("key", *(one_line(one.name) for one in shown)),
+                        columns=titled(("key", *(one_line(one.name) for one in shown)), words=len(shown) + 1),
                         rows=rows,
-                        words=len(shown) + 1,
                         folded=name == "alone",
                     )
                 )
@@ -248,4 +247,4 @@ def _number(value: float | None, write: Callable[[float], str]) -> str:
 def _table(name: str, columns: Mapping[str, Sequence[str | Cell]]) -> Table:
     rows = [list(row) for row in zip(*columns.values(), strict=True)]
     title = "Median step, and its ratio to the baseline with a 95 % interval"
-    return Table(name=name, title=title, head=list(columns), rows=rows)
+    return Table(name=name, title=title, columns=titled(list(columns)), rows=rows)

@@ -9,7 +9,7 @@ from typing import Any
 
 from laptime.errors import PredictionError
 from laptime.model import Phase
-from laptime.render.html.page import Page, Section, Table, Tile
+from laptime.render.html.page import Page, Section, Tile
 from laptime.render.html.prediction_tables import (
     beside_table,
     constants_table,
@@ -21,6 +21,7 @@ from laptime.runs.files import one_line
 from laptime.views import format
 from laptime.views.figures import prediction as figures
 from laptime.views.predicted_comparison import host_of, named_loss, summary_of
+from laptime.views.table import Table
 from laptime.views.time_units import duration, long_duration
 
 _GIB = 2.0**30

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from laptime.render.html.page import Cell, Table
 from laptime.render.terminal.predicted_comparison_text import apart
 from laptime.runs.files import one_line
 from laptime.views import format
+from laptime.views.table import Cell, Table, share_cell, titled
 from laptime.views.time_units import cells, figures, step_unit, training_unit
 
 _GIB = 2.0**30
@@ -39,7 +39,9 @@ def predictions_table(found: Sequence[Row], document: Row) -> Table:
     columns |= _training(found)
     columns |= _largest(found, document.get("largest") or ())
     columns["bottleneck"] = [one_line(str(one["bottleneck"]).partition(":")[0]) for one in found]
-    return Table(name="predictions", head=list(columns), rows=list(zip(*columns.values(), strict=True)))
+    return Table(
+        name="predictions", columns=titled(list(columns)), rows=list(zip(*columns.values(), strict=True))
+    )
 
 
 def _gib(size: float | None) -> str:
@@ -107,7 +109,7 @@ def flow_table(flows: Sequence[Row]) -> Table:
     return Table(
         name="flow",
         title=f"Stages of a step, {unit.name}",
-        head=head,
+        columns=titled(head),
         rows=rows,
     )
 
@@ -119,13 +121,13 @@ def kinds_table(kinds: Sequence[Row]) -> Table:
             one_line(f"{one['kind']} ({one['phase']})"),
             f"{one['count']:,}",
             format.milliseconds(one["seconds"], 3),
-            Cell(text=format.percent(one["share"]), share=one["share"]),
+            share_cell(format.percent(one["share"]), one["share"]),
             format.percent(one["of_bound"], 0),
         ]
         for one in kinds[:60]
     ]
     head = ("operations", "count", "ms", "share", "of the roofline")
-    return Table(name="kinds", title="Where the device's time goes", head=head, rows=rows)
+    return Table(name="kinds", title="Where the device's time goes", columns=titled(head), rows=rows)
 
 
 def constants_table(constants: Sequence[Row]) -> Table:
@@ -141,7 +143,11 @@ def constants_table(constants: Sequence[Row]) -> Table:
     ]
     head = ("constant", "value", "unit", "source")
     return Table(
-        name="constants", title="Constants and their sources", head=head, rows=rows, words=4, folded=True
+        name="constants",
+        title="Constants and their sources",
+        columns=titled(head, words=4),
+        rows=rows,
+        folded=True,
     )
 
 
@@ -159,4 +165,6 @@ def beside_table(
         made.append([one_line(title), *times, apart(row), *each])
     head = (what, "measured ms", "predicted ms", off, *(f"{phase} {off}" for phase in shown))
     title = "The layers in numbers" if phases else ""
-    return Table(name=name, title=title, head=head, rows=made, folded=bool(phases), total=not phases)
+    return Table(
+        name=name, title=title, columns=titled(head), rows=made, folded=bool(phases), total=not phases
+    )

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from laptime.render.html.page import Cell, Table
 from laptime.render.terminal.run_tables import label
 from laptime.runs import Run
 from laptime.runs.files import one_line
 from laptime.runs.flat_config import as_text, settings
 from laptime.views import format
 from laptime.views.run_view import NOUNS
+from laptime.views.table import Cell, Table, share_cell, titled
 
 _MOST_ROWS = 400
 
@@ -24,14 +24,14 @@ def accounts_table(part: Mapping[str, Any], stage: str) -> Table:
         if one["traced"] or not one["seconds"] or not (one["total_s"] or one["account"] == "unexplained"):
             continue
         times = [format.milliseconds(one["seconds"][key], decimals) for key in ("median", "mean")]
-        share = Cell(text=format.percent(one["share"]), share=one["share"], word=one["account"])
+        share = share_cell(format.percent(one["share"]), one["share"], one["account"])
         rows.append([one["account"], *times, share])
     times = [format.milliseconds(part["wall_s"][key], decimals) for key in ("median", "mean")]
-    rows.append(["wall time", *times, Cell(text=f"{format.percent(part['explained_share'])} explained")])
+    rows.append(["wall time", *times, f"{format.percent(part['explained_share'])} explained"])
     return Table(
         name=f"{stage}-books",
         title=f"A {NOUNS[stage]} step",
-        head=("account", "median ms", "mean ms", "share"),
+        columns=titled(("account", "median ms", "mean ms", "share")),
         rows=rows,
         total=True,
     )
@@ -52,14 +52,18 @@ def layers_table(part: Mapping[str, Any], unit: str) -> Table:
     rows: list[list[str | Cell]] = []
     for one in shown[:_MOST_ROWS]:
         times = [format.milliseconds(one[phase] and one[phase]["median"], decimals) for phase in phases]
-        share = Cell(text=format.percent(one["share"]), share=one["share"])
+        share = share_cell(format.percent(one["share"]), one["share"])
         more = [format.UNKNOWN if one[key] is None else write(one[key]) for key, (_, write) in known.items()]
         total = format.milliseconds(one["total_s"], decimals)
         rows.append([label(one), one_line(one["kind"]), *times, total, share, *more])
     head = [unit, "kind", *phases, "total", "share", *(title for title, _ in known.values())]
     most = f" (the {_MOST_ROWS} largest)" if len(shown) > _MOST_ROWS else ""
     return Table(
-        name="layers", title=f"The {unit}s in numbers, ms{most}", head=head, rows=rows, words=2, folded=True
+        name="layers",
+        title=f"The {unit}s in numbers, ms{most}",
+        columns=titled(head, words=2),
+        rows=rows,
+        folded=True,
     )
 
 
@@ -73,5 +77,5 @@ def facts_tables(found: Mapping[str, Any], run: Run) -> list[Table]:
     ):
         rows = [(one_line(name), one_line(as_text(value))) for name, value in settings(values)]
         if rows:
-            tables.append(Table(name=name, title=title, head=("key", "value"), rows=rows, words=2))
+            tables.append(Table(name=name, title=title, columns=titled(("key", "value"), words=2), rows=rows))
     return tables

@@ -8,7 +8,8 @@ from typing import Any
 from rich.console import Console
 from rich.text import Text
 
-from laptime.render.terminal.columns import Column, paragraph, table
+from laptime.render.terminal.columns import Column, table
+from laptime.render.terminal.fit import paragraph
 from laptime.render.terminal.layers_by_device import device_columns
 from laptime.render.terminal.run_text import print_lines, step_of
 from laptime.views import format

@@ -8,7 +8,8 @@ from typing import Any
 from rich.console import Console
 from rich.text import Text
 
-from laptime.render.terminal.columns import Column, paragraph, table
+from laptime.render.terminal.columns import Column, table
+from laptime.render.terminal.fit import paragraph
 from laptime.render.terminal.run_text import print_lines
 from laptime.views import format
 from laptime.views.predicted_comparison import host_of, summary_of

@@ -11,7 +11,8 @@ from laptime.estimate.dataflow_step import Fed
 from laptime.estimate.explain import Explanation
 from laptime.estimate.largest_batch import Largest
 from laptime.model.prediction import Prediction
-from laptime.render.terminal.columns import Column, fitting, left_out, paragraph, table
+from laptime.render.terminal.columns import Column, fitting, left_out, table
+from laptime.render.terminal.fit import paragraph
 from laptime.render.terminal.prediction_explanation import explanation_lines
 from laptime.render.terminal.prediction_overview import legend, overview_columns
 from laptime.render.terminal.prediction_parts import choice_lines, flow_lines

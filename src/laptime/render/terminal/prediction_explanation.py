@@ -7,7 +7,8 @@ from typing import Any
 
 from laptime.estimate.constants import Constant
 from laptime.estimate.explain import Explanation
-from laptime.render.terminal.columns import Column, paragraph, wrapped
+from laptime.render.terminal.columns import Column, wrapped
+from laptime.render.terminal.fit import paragraph
 
 _KINDS = 12  # that are shown of a step
 

@@ -9,7 +9,8 @@ from laptime.estimate.choose_device import Choice, money
 from laptime.estimate.dataflow_step import Fed, assumptions, waited
 from laptime.estimate.largest_batch import Largest
 from laptime.model.prediction import Prediction
-from laptime.render.terminal.columns import Column, paragraph, table
+from laptime.render.terminal.columns import Column, table
+from laptime.render.terminal.fit import paragraph
 from laptime.views.time_units import duration, figures, long_duration, step_unit
 
 

@@ -7,7 +7,8 @@ from typing import Any
 
 from rich.text import Text
 
-from laptime.render.terminal.columns import GAP, Column, fitting, left_out, paragraph, stretched, table
+from laptime.render.terminal.columns import Column, fitting, left_out, stretched, table
+from laptime.render.terminal.fit import GAP, paragraph
 from laptime.views import format, palette
 from laptime.views.findings import longer_than_a_step
 from laptime.views.layer_order import BY_TIME, largest
@@ -61,7 +62,7 @@ def _book_columns(
         Column(
             title="share",
             cells=[format.percent(share) for share in (*shares, 1.0)],
-            styles=[*map(palette.weight, shares), ""],
+            styles=[*(palette.of(palette.word_of_share(share)) for share in shares), ""],
         ),
         Column(
             title="",
@@ -174,7 +175,9 @@ class _LayerColumns:
         return Text.assemble(*((fill, palette.of(phase)) for phase, fill in found))
 
     def _share_styles(self) -> list[str]:
-        return [palette.by_size(one["share"]) for one in self._shown] + [""] * bool(self._rest)
+        return [palette.of(palette.word_of_layer_share(one["share"])) for one in self._shown] + [""] * bool(
+            self._rest
+        )
 
     def names(self) -> Column:
         """The layers' names, and how many are in the rest: a name may be cut where a number may not."""

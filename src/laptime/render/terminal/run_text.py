@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.text import Text
 
 from laptime.render.terminal import run_tables
-from laptime.render.terminal.columns import GAP, facts, paragraph
+from laptime.render.terminal.fit import GAP, facts, paragraph
 from laptime.render.terminal.layers_by_device import device_columns
 from laptime.runs.files import one_line
 from laptime.views import format

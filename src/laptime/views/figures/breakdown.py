@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from laptime.model import ACCOUNTS
-from laptime.views.figures.figure import COLOURS, Figure, axis
+from laptime.views import palette
+from laptime.views.figures.figure import Figure, axis
 
 _DUST = 1e-6  # of a step: what rounding leaves of sums
 
@@ -31,7 +32,7 @@ def books(found: Mapping[str, Any]) -> Figure | None:
                     "name": account.value,
                     "y": [f"{part['noun'] or 'a'} step" for part in parts.values()],
                     "x": [mean * 1e3 for mean in means],
-                    "marker": {"color": COLOURS[account.value]},
+                    "marker": {"color": palette.colour(account.value)},
                     "hovertemplate": "%{x:.4g} ms<extra>" + account.value + "</extra>",
                 }
             )

@@ -9,31 +9,15 @@ from typing import Any
 import numpy as np
 
 from laptime.model import ACCOUNTS, Stage
-from laptime.model.comparison import Verdict, block_medians
+from laptime.model.comparison import block_medians
 from laptime.model.statistics import CONFIDENCE
 from laptime.runs.select import Samples
-from laptime.views.figures.figure import (
-    COLOURS,
-    Choice,
-    Figure,
-    Trace,
-    apart,
-    axis,
-    colour,
-    label,
-    milliseconds,
-    packed,
-)
+from laptime.views import palette
+from laptime.views.figures.figure import Choice, Figure, Trace, apart, axis, label, milliseconds, packed
 from laptime.views.figures.steps import frame, of, step_axis
 from laptime.views.step_bins import Digest
 from laptime.views.step_series import Series
 
-VERDICTS: dict[str, str] = {
-    Verdict.FASTER: COLOURS["data_wait"],
-    Verdict.SLOWER: COLOURS["unexplained"],
-    Verdict.SAME: COLOURS["host"],
-    Verdict.NOISY: COLOURS["instrument"],
-}
 NAMES_AXIS = {"autorange": "reversed", "automargin": True, "type": "category"}
 _BOX = (0.05, 0.25, 0.5, 0.75, 0.95)
 
@@ -77,16 +61,16 @@ def step_intervals(runs: Sequence[Compared], noun: str) -> Figure | None:
             "symmetric": False,
             "array": milliseconds(np.maximum(high - medians, 0)),
             "arrayminus": milliseconds(np.maximum(medians - low, 0)),
-            "color": COLOURS["host"],
+            "color": palette.colour("host"),
         },
-        "marker": {"color": [colour(_place(runs, run)) for _, run in shown], "size": 11},
+        "marker": {"color": [palette.nth_colour(_place(runs, run)) for _, run in shown], "size": 11},
         "customdata": [[label(run.name), run.wall_s.size] for _, run in shown],
         "hovertemplate": "%{customdata[0]}: %{x} ms, %{customdata[1]:,} steps<extra></extra>",
     }
     first = shown[0][1] is runs[0]
     line = {"type": "line", "yref": "paper", "y0": 0, "y1": 1, "layer": "below"}
     at = {"x0": float(medians[0]) * 1e3, "x1": float(medians[0]) * 1e3}
-    dotted = {"line": {"color": colour(0), "width": 1.5, "dash": "dot"}}
+    dotted = {"line": {"color": palette.nth_colour(0), "width": 1.5, "dash": "dot"}}
     return Figure(
         name="step-intervals",
         title=f"A {noun} step".replace("A  step", "A step") + " of each run",
@@ -121,7 +105,7 @@ def spreads(runs: Sequence[Compared]) -> Figure | None:
                     "median": [median],
                     "q3": [q3],
                     "upperfence": [high],
-                    "marker": {"color": colour(_place(runs, run))},
+                    "marker": {"color": palette.nth_colour(_place(runs, run))},
                 }
             )
     if not traces:
@@ -163,7 +147,7 @@ def books_beside(runs: Sequence[Compared], stage: Stage) -> Figure | None:
                     "name": account.value,
                     "y": list(parts),
                     "x": [float(f"{value:.4g}") for value in values],
-                    "marker": {"color": COLOURS[account.value]},
+                    "marker": {"color": palette.colour(account.value)},
                     "hovertemplate": "%{y}: %{x:.4g} " + unit + f"<extra>{account.value}</extra>",
                 }
             )
@@ -209,7 +193,7 @@ def step_times(runs: Sequence[Compared], stage: Stage) -> Figure | None:
                 "name": name,
                 "x": packed(rows["step"]),
                 "y": packed(rows["median_s"] * 1e3),
-                "line": {"color": colour(place), "width": 1.5},
+                "line": {"color": palette.nth_colour(place), "width": 1.5},
                 "hovertemplate": "step %{x}: %{y:.4g} ms",
             }
         )
@@ -255,7 +239,7 @@ def profiling_cost(found: Mapping[str, Any], names: Sequence[str]) -> Figure | N
                 "text": ["", added],
                 "textposition": "auto",
                 "customdata": [label(name) for name in sides],
-                "marker": {"color": [COLOURS["host"], COLOURS["instrument"]]},
+                "marker": {"color": [palette.colour("host"), palette.colour("instrument")]},
                 "hovertemplate": "%{customdata}: %{x} ms<extra></extra>",
             }
         ],
@@ -275,7 +259,7 @@ def profiling_cost(found: Mapping[str, Any], names: Sequence[str]) -> Figure | N
 
 
 def _thesis_line(at_ms: float) -> dict[str, Any]:
-    line = {"color": COLOURS["unexplained"], "width": 1.5, "dash": "dot"}
+    line = {"color": palette.colour("unexplained"), "width": 1.5, "dash": "dot"}
     return {"type": "line", "yref": "paper", "y0": 0, "y1": 1, "x0": at_ms, "x1": at_ms, "line": line}
 
 

@@ -9,8 +9,9 @@ import numpy as np
 
 from laptime.model import Stage
 from laptime.runs.files import one_line
-from laptime.views.figures.comparison import NAMES_AXIS, VERDICTS, Compared
-from laptime.views.figures.figure import COLOURS, Figure, Trace, apart, axis, colour, label, milliseconds
+from laptime.views import palette
+from laptime.views.figures.comparison import NAMES_AXIS, Compared
+from laptime.views.figures.figure import Figure, Trace, apart, axis, label, milliseconds
 
 _MOST_BARS = 20
 _MOST_RATIOS = 40
@@ -36,7 +37,7 @@ def layers_beside(runs: Sequence[Compared], stage: Stage, unit: str) -> Figure |
             "y": labels,
             "x": milliseconds(mine.get(name, np.nan) for name in names),
             "customdata": [label(name) for name in names],
-            "marker": {"color": colour(place)},
+            "marker": {"color": palette.nth_colour(place)},
             "hovertemplate": "%{customdata}: %{x} ms<extra>" + run_name + "</extra>",
         }
         for place, (run_name, mine) in enumerate(zip(apart([run.name for run in runs]), times, strict=False))
@@ -67,7 +68,7 @@ def layer_ratios(rows: Sequence[Row], unit: str) -> Figure | None:
     labels = dict(zip((row["layer"] for row in kept), apart([row["layer"] for row in kept]), strict=True))
     traces = [
         _dots([row for row in kept if row["total"]["verdict"] == verdict], labels, str(verdict), tint)
-        for verdict, tint in VERDICTS.items()
+        for verdict, tint in ((word, palette.colour(word)) for word in palette.VERDICTS)
         if any(row["total"]["verdict"] == verdict for row in kept)
     ]
     ends = [min(row["total"][end], _HIGHEST) for row in kept for end in ("low", "high", "ratio")]
@@ -85,7 +86,7 @@ def layer_ratios(rows: Sequence[Row], unit: str) -> Figure | None:
             "xaxis": axis("B / A", range=reach, type="log" if far else "linear"),
             # Traces are by verdict: without its order given, the axis would be sorted by trace.
             "yaxis": NAMES_AXIS | {"categoryorder": "array", "categoryarray": list(labels.values())},
-            "shapes": [line | {"line": {"color": COLOURS["host"], "width": 1.5}}],
+            "shapes": [line | {"line": {"color": palette.colour("host"), "width": 1.5}}],
         },
         height=140 + 24 * max(3, len(kept)),
     )
@@ -133,7 +134,7 @@ def layer_map(runs: Sequence[Compared], stage: Stage, unit: str) -> Figure | Non
         [times[place][name] / times[0][name] if name in times[place] else None for place in others]
         for name in names
     ]
-    scale = [[0, COLOURS["forward"]], [0.5, "#e8e8e8"], [1, COLOURS["backward"]]]
+    scale = [[0, palette.colour("forward")], [0.5, "#e8e8e8"], [1, palette.colour("backward")]]
     columns = apart([runs[place].name for place in others])
     return Figure(
         name="layer-map",

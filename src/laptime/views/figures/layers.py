@@ -7,14 +7,13 @@ from typing import Any
 
 import numpy as np
 
+from laptime.views import palette
 from laptime.views.figures.figure import (
-    COLOURS,
     Choice,
     Figure,
     Trace,
     apart,
     axis,
-    colour,
     label,
     milliseconds,
     packed,
@@ -46,7 +45,7 @@ def layers_together(part: Part, unit: str) -> Figure | None:
             "y": names,
             "x": milliseconds(one[phase]["median"] if one[phase] else np.nan for one in shown),
             "customdata": [[label(one["layer"]), one["share"] * 100] for one in shown],
-            "marker": {"color": COLOURS[phase]},
+            "marker": {"color": palette.colour(phase)},
             "hovertemplate": "%{customdata[0]}: %{x} ms, the layer %{customdata[1]:.1f} % of the compute"
             f"<extra>{phase}</extra>",
         }
@@ -96,7 +95,7 @@ def forward_against_backward(part: Part, unit: str) -> Figure | None:
                     "thickness": 1,
                     "width": 2,
                 },
-                "marker": {"color": COLOURS[phase]},
+                "marker": {"color": palette.colour(phase)},
                 "customdata": [label(one["layer"]) for one in shown],
                 "hovertemplate": "%{customdata}: %{y} ms<extra>" + phase + "</extra>",
             }
@@ -138,7 +137,7 @@ def over_iterations(digest: Digest, order: Sequence[str], unit: str, marked: str
                 steps, seconds = _summed(mine) if phase == "all phases" else _phase(mine, phase)
                 if len(steps):
                     shows.append(len(traces))
-                    traces.append(_line(steps, seconds, layer, colour(place)))
+                    traces.append(_line(steps, seconds, layer, palette.nth_colour(place)))
                     highest.append(_top(seconds))
             shows += _slow(digest, rank, phase, largest, traces)
             if shows:
@@ -178,7 +177,7 @@ def one_layer(digest: Digest, order: Sequence[str], unit: str) -> Figure | None:
                 if len(steps):
                     shows.append(len(traces))
                     name = f"{devices[rank]}, {phase}" if len(ranks) > 1 else phase
-                    line = _line(steps, seconds, name, COLOURS[phase])
+                    line = _line(steps, seconds, name, palette.colour(phase))
                     line["line"]["dash"] = ("solid", "dot", "dash", "dashdot")[rank % 4]
                     traces.append(line)
                     highest.append(_top(seconds))
@@ -266,7 +265,7 @@ def _slow(digest: Digest, rank: int, phase: str, layers: Sequence[str], traces: 
             "marker": {
                 "symbol": "x",
                 "size": 6,
-                "color": [colour(list(layers).index(name)) for name in rows["layer"]],
+                "color": [palette.nth_colour(list(layers).index(name)) for name in rows["layer"]],
             },
             "hovertemplate": "step %{x}: %{y:.4g} ms<extra>%{customdata}</extra>",
         }

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 from laptime.model import Workload
-from laptime.views import format
-from laptime.views.figures.figure import COLOURS, Figure, Trace, axis, label, packed
+from laptime.views import format, palette
+from laptime.views.figures.figure import Figure, Trace, axis, label, packed
 from laptime.views.one_step import OneStep
 
 _MIB = 2.0**20
@@ -61,9 +61,9 @@ def _measured(one: OneStep) -> list[Trace]:
             "type": "scatter",
             "mode": "lines",
             "name": "measured",
-            "line": {"shape": "hv", "color": COLOURS["backward"], "width": 1.6},
+            "line": {"shape": "hv", "color": palette.colour("backward"), "width": 1.6},
             "fill": "tozeroy",
-            "fillcolor": COLOURS["backward"] + "22",
+            "fillcolor": palette.colour("backward") + "22",
             "x": packed([(row.start_s - one.start_s) * 1e3 for row in rows]),
             "y": packed([(row.memory_bytes or 0) / _MIB for row in rows]),
             "customdata": [label(f"{row.layer}, {row.phase}") for row in rows],
@@ -95,7 +95,7 @@ def _estimated(one: OneStep, workload: Workload, below: int) -> list[Trace]:
             "type": "scatter",
             "mode": "lines",
             "name": "estimated",
-            "line": {"shape": "hv", "color": COLOURS["forward"], "width": 1.4},
+            "line": {"shape": "hv", "color": palette.colour("forward"), "width": 1.4},
             "x": packed(np.maximum.accumulate(at)),
             "y": packed(size),
             "customdata": names,

@@ -8,16 +8,17 @@ from typing import Any
 
 import numpy as np
 
+from laptime.views import palette
 from laptime.views.figures.comparison import NAMES_AXIS
-from laptime.views.figures.figure import COLOURS, Figure, Trace, apart, axis, colour, label, milliseconds
+from laptime.views.figures.figure import Figure, Trace, apart, axis, label, milliseconds
 from laptime.views.figures.layers import layers_together
 
 MOST_DEVICES = 60
 _MOST_LAYERS = 40
 _GIB = 2.0**30
-_FIT = {True: COLOURS["data_wait"], False: COLOURS["unexplained"], None: COLOURS["host"]}
+_FIT = {True: palette.colour("data_wait"), False: palette.colour("unexplained"), None: palette.colour("host")}
 _FITS = {True: "fits", False: "does not fit", None: "memory not known"}
-_SIDES = {"measured": COLOURS["host"], "predicted": COLOURS["forward"]}
+_SIDES = {"measured": palette.colour("host"), "predicted": palette.colour("forward")}
 _FURTHEST = 200.0  # % that an error is drawn at where it is larger
 
 Row = Mapping[str, Any]
@@ -111,7 +112,7 @@ def throughput(found: Sequence[Row], over: str) -> Figure | None:
                 "name": name,
                 "x": [row[over] for row in rows],
                 "y": [float(f"{row['samples_per_s']:.5g}") for row in rows],
-                "line": {"color": colour(place)},
+                "line": {"color": palette.nth_colour(place)},
                 "hovertemplate": "%{y:,.0f} samples/s",
             }
         )
@@ -172,8 +173,8 @@ def memory(found: Sequence[Row]) -> Figure:
             "hovertemplate": "%{y}: %{x:.1f} GiB<extra>" + name + "</extra>",
         }
         for name, values, tint in (
-            ("tensors at the peak", tensors, COLOURS["forward"]),
-            ("the allocator's rounding", rounding, COLOURS["copy"]),
+            ("tensors at the peak", tensors, palette.colour("forward")),
+            ("the allocator's rounding", rounding, palette.colour("copy")),
         )
     ]
     known = [place for place, one in enumerate(shown) if one.get("device_memory_bytes")]
@@ -187,7 +188,7 @@ def memory(found: Sequence[Row]) -> Figure:
             "marker": {
                 "symbol": "line-ns",
                 "size": 16,
-                "line": {"width": 3, "color": COLOURS["unexplained"]},
+                "line": {"width": 3, "color": palette.colour("unexplained")},
             },
             "hovertemplate": "%{y}: %{x:.0f} GiB<extra>the device has</extra>",
         }
@@ -256,7 +257,7 @@ def errors(rows: Sequence[Row]) -> Figure | None:
                 "y": labels,
                 "x": [round(min(one, _FURTHEST), 2) for one in off],
                 "marker": {
-                    "color": [COLOURS["forward" if one < 0 else "backward"] for one in off],
+                    "color": [palette.colour("forward" if one < 0 else "backward") for one in off],
                     "size": [round(7 + 17 * (row["total"]["measured"] / longest) ** 0.5) for row in shown],
                     "opacity": 0.85,
                 },
@@ -270,7 +271,7 @@ def errors(rows: Sequence[Row]) -> Figure | None:
             "xaxis": axis("% off"),
             "yaxis": NAMES_AXIS,
             "showlegend": False,
-            "shapes": [line | {"line": {"color": COLOURS["host"], "width": 1.5}}],
+            "shapes": [line | {"line": {"color": palette.colour("host"), "width": 1.5}}],
         },
         height=140 + 24 * max(3, len(shown)),
     )

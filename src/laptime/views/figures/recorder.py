@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from laptime.views.figures.figure import COLOURS, Figure, axis
+from laptime.views import palette
+from laptime.views.figures.figure import Figure, axis
 from laptime.views.step_bins import Digest
 
 _FEWEST = 5  # bare steps; fewer say nothing
@@ -24,7 +25,7 @@ def profiling(digest: Digest) -> Figure | None:
             "q3": [rows["q3_s"][place] * 1e3],
             "lowerfence": [rows["low_s"][place] * 1e3],
             "upperfence": [rows["high_s"][place] * 1e3],
-            "marker": {"color": COLOURS["instrument" if marked else "host"]},
+            "marker": {"color": palette.colour("instrument" if marked else "host")},
         }
         for place, marked in enumerate(rows["marked"])
     ]

@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 
 from laptime.model import Workload
-from laptime.views.figures.figure import COLOURS, Figure, Trace, axis, label, packed, short
+from laptime.views import palette
+from laptime.views.figures.figure import Figure, Trace, axis, label, packed, short
 
 _NAMED = 3  # points of each phase
 _ROOM = (0.45, 0.12)  # decades beside and below a point that a name of twenty letters takes
@@ -90,12 +91,12 @@ def _points(points: list[Point], phase: str) -> Trace:
         "text": [short(one[2], 20) if one in named else "" for one in points],
         # Forward and backward of a layer lie close to each other.
         "textposition": "top center" if phase == "forward" else "bottom center",
-        "textfont": {"size": 11, "color": COLOURS[phase]},
+        "textfont": {"size": 11, "color": palette.colour(phase)},
         "x": packed([one[0] for one in points], "f8"),
         "y": packed([one[1] for one in points], "f8"),
         "customdata": [[label(one[2]), one[3] * 1e3] for one in points],
         "marker": {
-            "color": COLOURS[phase],
+            "color": palette.colour(phase),
             "size": [6 + 16 * float(np.sqrt(one[3] / longest)) for one in points],
             "opacity": 0.75,
         },

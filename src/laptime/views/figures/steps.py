@@ -7,7 +7,8 @@ from typing import Any
 import numpy as np
 
 from laptime.model import ACCOUNTS, Account
-from laptime.views.figures.figure import COLOURS, Figure, Trace, axis, colour, label, milliseconds, packed
+from laptime.views import palette
+from laptime.views.figures.figure import Figure, Trace, axis, label, milliseconds, packed
 from laptime.views.step_bins import Digest, Rows
 
 _COMPUTE = (Account.FORWARD, Account.LOSS, Account.BACKWARD, Account.UPDATE)
@@ -76,7 +77,7 @@ def step_time(digest: Digest) -> Figure | None:
     yaxis = frame(rows)
     for place, rank in enumerate(_ranks(rows)):
         mine = of(rows, rank=rank)
-        tint = colour(place)
+        tint = palette.nth_colour(place)
         title = _device(mine, rank, alone=len(_ranks(rows)) == 1)
         band = {"x": packed(mine["step"]), "mode": "lines", "line": {"width": 0}, "hoverinfo": "skip"}
         group = {"legendgroup": f"{rank}", "type": "scatter"}
@@ -107,7 +108,7 @@ def step_time(digest: Digest) -> Figure | None:
                     "y": packed(np.minimum(walls, top * 0.98)),
                     "customdata": milliseconds(mine["wall_s"]),
                     "marker": {
-                        "color": COLOURS["idle" if traced else "unexplained"],
+                        "color": palette.colour("idle" if traced else "unexplained"),
                         "size": 7,
                         "symbol": ["triangle-up" if wall > top else "x" for wall in walls],
                     },
@@ -143,7 +144,7 @@ def accounts_over_steps(digest: Digest) -> Figure | None:
             "name": account.value,
             "x": packed(rows["step"]),
             "y": packed(np.nan_to_num(rows[account.column]).clip(0) * 1e3),
-            "line": {"width": 0.5, "color": COLOURS[account.value]},
+            "line": {"width": 0.5, "color": palette.colour(account.value)},
             "hovertemplate": "%{y:.4g} ms",
         }
         for account in ACCOUNTS
@@ -167,8 +168,8 @@ def total_against_profiled(digest: Digest) -> Figure | None:
     compute, explained = _charged(rows)
     lines = {
         "total (wall time)": (rows["mean_s"], "#6f7d8c", "solid"),
-        "explained by accounts": (explained, COLOURS["data_wait"], "dot"),
-        _COMPUTING: (compute, COLOURS["forward"], "solid"),
+        "explained by accounts": (explained, palette.colour("data_wait"), "dot"),
+        _COMPUTING: (compute, palette.colour("forward"), "solid"),
     }
     return Figure(
         name="total-profiled",
@@ -217,7 +218,7 @@ def percentage_error(digest: Digest) -> Figure | None:
                 "name": name,
                 "x": packed(rows["step"]),
                 "y": packed(np.where(np.abs(share) < 1e-9, 0.0, share) * 100),
-                "line": {"color": COLOURS[tint], "width": 1.6},
+                "line": {"color": palette.colour(tint), "width": 1.6},
                 "hovertemplate": "%{y:.2f} %",
             }
             for name, (share, tint) in shares.items()
@@ -272,7 +273,7 @@ def spread(digest: Digest, wall: dict[str, Any]) -> Figure | None:
                 "x": packed(low + width * (np.arange(80) + 0.5)),
                 "y": packed(counts),
                 "width": width,
-                "marker": {"color": COLOURS["forward"]},
+                "marker": {"color": palette.colour("forward")},
                 "hovertemplate": "%{y} steps near %{x:.4g} ms<extra></extra>",
             }
         ],

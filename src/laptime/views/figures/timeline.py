@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 from laptime.model import KernelTime, LayerTime
 from laptime.runs.files import one_line
-from laptime.views import format
-from laptime.views.figures.figure import COLOURS, Figure, Trace, axis, label, short
+from laptime.views import format, palette
+from laptime.views.figures.figure import Figure, Trace, axis, label, short
 from laptime.views.one_step import OneStep
 
 _MOST_KERNELS = 1500
@@ -46,7 +46,7 @@ def timeline(one: OneStep) -> Figure:
             kind = "operators" if kernel.kind == "operator" else "kernels"
             many = f" {streams.index(kernel.stream)}" if len(streams) > 1 else ""
             deep = f" ({depth})" if depth else ""
-            tint = kernel.phase if kernel.phase in COLOURS else "host"
+            tint = kernel.phase if kernel.phase in palette.ACCOUNTS else "host"
             lanes.setdefault(f"{kind}{many}{deep}", []).append(_bar(kernel, kernel.name, tint))
     left = len(one.kernels) - len(kernels)
     more = f" The {len(kernels)} longest kernels; {left} shorter ones are left out." if left else ""
@@ -138,7 +138,7 @@ def _lane(one: OneStep, name: str, bars: Sequence[_Bar], least: float) -> Trace:
         "textangle": 0,
         "textfont": {"color": "#ffffff"},
         "marker": {
-            "color": [COLOURS.get(bar.tint, _BLANK) for bar in bars],
+            "color": [palette.colour(bar.tint) if bar.tint in palette.ACCOUNTS else _BLANK for bar in bars],
             "line": {"width": 0.5 if name.startswith("layers") else 0, "color": "#ffffff66"},
         },
         "hovertemplate": "%{customdata[0]}<br>%{customdata[2]}<br>%{customdata[1]}<extra></extra>",

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from laptime.views.figures.figure import COLOURS, Figure, label, short
+from laptime.views import palette
+from laptime.views.figures.figure import Figure, label, short
 
 
 def treemap(part: Mapping[str, Any], paths: Mapping[str, str]) -> Figure | None:
@@ -58,7 +59,11 @@ def treemap(part: Mapping[str, Any], paths: Mapping[str, str]) -> Figure | None:
                 "textinfo": "label+text",
                 "marker": {
                     "colors": [back[node] / seconds[node] for node in nodes],
-                    "colorscale": [[0, COLOURS["forward"]], [0.5, "#8f8f8f"], [1, COLOURS["backward"]]],
+                    "colorscale": [
+                        [0, palette.colour("forward")],
+                        [0.5, "#8f8f8f"],
+                        [1, palette.colour("backward")],
+                    ],
                     "cmin": 0.2,  # few layers are beyond these: all shades for those that there are
                     "cmax": 0.8,
                     "showscale": True,
