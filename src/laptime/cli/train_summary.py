@@ -64,8 +64,6 @@ def status(stop: KeyboardInterrupt) -> int:
 
 def learned(run: Run, content: dict[str, Any]) -> str:
     """Losses, accuracies and time of the whole training, in one line."""
-    import pyarrow.compute as pc
-
     from laptime.views.format import percent
 
     topn = run.config.get("validation", {}).get("topn", "n")
@@ -80,8 +78,7 @@ def learned(run: Run, content: dict[str, Any]) -> str:
         ]
         if told:
             words.append(f"{title} {', '.join(told)}")
-    steps = run.stored("steps").read(["start_s", "wall_s"])
-    seconds = pc.max(pc.add(steps["start_s"], steps["wall_s"])).as_py() or 0.0
+    seconds = run.tables.steps.end_s
     return f"{'; '.join(words) or 'no loss was recorded'}; {seconds:.1f} s"
 
 

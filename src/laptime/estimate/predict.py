@@ -14,7 +14,8 @@ from laptime.estimate.device_speed import Speed, basis, speed_of
 from laptime.estimate.op_times import Prepared, Step, predict_step, prepare
 from laptime.hardware import PRECISIONS, Device
 from laptime.model import Account, Phase, Workload
-from laptime.model.prediction import LIBRARY_BYTES, ROUNDING, LayerTime, Prediction
+from laptime.model.layers import LayerSeconds
+from laptime.model.prediction import LIBRARY_BYTES, ROUNDING, Prediction
 
 # The error that nine in ten stayed within, of the rows in docs/prediction.md: 77 steps of an H200 whose host
 # takes less than 0.6 of the step (0.09), 59 others, on hosts that differed by a third (0.37), 567 on devices
@@ -148,12 +149,12 @@ def _width(speed: Speed, step: Step) -> float:
     return max(own, CALIBRATED_HOST) if near else own
 
 
-def _layers(workload: Workload, step: Step) -> tuple[LayerTime, ...]:
+def _layers(workload: Workload, step: Step) -> tuple[LayerSeconds, ...]:
     found: dict[str, dict[Phase, float]] = {name: defaultdict(float) for name in workload.layers}
     for one in step.operations:
         found.setdefault(one.operation.layer, defaultdict(float))[one.operation.phase] += one.span_s
     return tuple(
-        LayerTime(
+        LayerSeconds(
             layer=name,
             forward_s=times[Phase.FORWARD],
             backward_s=times[Phase.BACKWARD],

@@ -7,7 +7,7 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 from laptime.model.accounts import Account
-from laptime.model.layers import LOSS_LAYER
+from laptime.model.layers import LOSS_LAYER, LayerSeconds
 
 # What steps measured on an H200 took beyond their tensors and workspaces: two of cuBLAS's (32 MiB for each of
 # the threads that run forward and backward), and 16 MiB that a fully connected network took, which nothing
@@ -16,21 +16,6 @@ LIBRARY_BYTES = 80 * 2**20
 # Reserved over allocated there: 1.23 in the median, 1.62 at the ninth decile, 1.88 at most; it depends on the
 # order of sizes, so what is said to fit may not.
 ROUNDING = 1.23
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LayerTime:
-    """Seconds of a layer in each phase of a step."""
-
-    layer: str
-    forward_s: float
-    backward_s: float
-    update_s: float
-
-    @property
-    def total_s(self) -> float:
-        """Of the whole step."""
-        return self.forward_s + self.backward_s + self.update_s
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,7 +32,7 @@ class Prediction:
     busy_s: float  # of the device
     host_s: float  # of the host, to hand the step's operations over
     phases: Mapping[Account, float]  # forward, loss, backward and update
-    layer_times: tuple[LayerTime, ...]
+    layer_times: tuple[LayerSeconds, ...]
     bottleneck: str
     uncovered: Mapping[str, float]  # operations without a formula, and their share of the bytes
     peak_memory_bytes: int  # what tensors allocate
@@ -67,21 +52,23 @@ class Prediction:
         """From its fields as JSON has them; what only another laptime keeps is passed over."""
         known = {one.name: document[one.name] for one in fields(cls) if one.name in document}
         low, high = map(float, document["interval_s"])
-        names = [one.name for one in fields(LayerTime)]
+        names = [one.name for one in fields(LayerSeconds)]
         return cls(
             **known
             | {
                 "interval_s": (low, high),
                 "phases": {Account(name): float(seconds) for name, seconds in document["phases"].items()},
                 "layer_times": tuple(
-                    LayerTime(**{name: one[name] for name in names} | {"layer": one["layer"] or LOSS_LAYER})
+                    LayerSeconds(
+                        **{name: one[name] for name in names} | {"layer": one["layer"] or LOSS_LAYER}
+                    )
                     for one in document["layer_times"]  # an earlier laptime left the loss without a name
                 ),
                 "notes": tuple(map(str, document.get("notes") or ())),
             }
         )
 
-    def layers(self) -> tuple[LayerTime, ...]:
+    def layers(self) -> tuple[LayerSeconds, ...]:
         """In the order of their first calls."""
         return self.layer_times
 

@@ -7,7 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from laptime.views.step_series import LayerPhase, Series
+from laptime.runs.select import LayerPhase
+from laptime.views.step_series import Series
 
 
 def by_device(side: Sequence[Series]) -> list[dict[str, Any]]:

@@ -10,12 +10,12 @@ from dataclasses import asdict
 from typing import Any
 
 import numpy as np
-import pyarrow.compute as pc
 
 from laptime.model import Account, How, Layer, Phase, Stage, Statistics, summarize
 from laptime.model.layers import LOSS_LAYER, OTHER_LAYER
 from laptime.runs import AccountSummaries, LayerSummary, Run
 from laptime.runs.files import plain
+from laptime.runs.select import Columns
 from laptime.views.findings import look_first
 from laptime.views.format import mebibytes, plural
 from laptime.views.health import health
@@ -85,7 +85,7 @@ def _lost(run: Run) -> dict[str, str]:
 
 def _repeated(run: Run) -> list[str]:
     """Steps past the checkpoint that a resume went on from: they were taken again."""
-    count = run.stored("steps").repeats().steps()
+    count = run.tables.steps.repeated_steps
     if not count:
         return []
     were = f"{plural(count, 'step')} {'was' if count == 1 else 'were'}"
@@ -110,25 +110,23 @@ def _exchanged(run: Run) -> list[str]:
 
 def _stage(run: Run, stage: Stage) -> dict[str, Any] | None:
     """Books, layers and results of one stage; None where it has no steps."""
-    table = run.stored("steps").read(["stage", "attempt", "rank", "epoch", "samples", *METRICS])
-    table = table.filter(pc.equal(table["stage"], stage.value))
+    steps = run.selected(stage)
     timed = series(run, stage, layers=False)
     if timed is None:
         return None
     accounts = run.accounts(stage)
     layers = run.layers(stage)
-    compute = sum(layer.sum_s for layer in layers)
-    other = sum(layer.sum_s for layer in layers if layer.layer == OTHER_LAYER)
     described = {layer.name: layer for layer in run.network}
-    hows = _hows(run, stage)
+    rows = run.tables.layers[stage]
+    hows = {owner: rows.how(owner) for owner in rows.owners}
     return {
         "noun": _noun(run, stage, accounts),
-        "steps": int(np.count_nonzero(table["rank"].to_numpy() == pc.min(table["rank"]).as_py())),
+        "steps": int(np.count_nonzero(steps.of_first_rank)),
         "ranks": len(timed.devices),
         "skipped": accounts.skipped,
         "wall_s": statistics(summarize(timed.wall_s)),  # of a step, however many ranks took it together
         "samples_per_s": timed.samples_per_s,
-        "results": last_epoch(table),
+        "results": last_epoch(steps.every),
         "course": course(run, stage, timed.wall_s),
         "accounts": [
             {
@@ -143,7 +141,7 @@ def _stage(run: Run, stage: Stage) -> dict[str, Any] | None:
         ],
         "accounted": source(run.config) != "log",  # a log has only times
         "explained_share": 1.0 - accounts[Account.UNEXPLAINED].share,
-        "named_share": (compute - other) / compute if compute else None,
+        "named_share": layers.named_share,
         "layers": [_layer(layer, described.get(layer.layer), hows) for layer in layers],
         "layers_traced": layers.traced,
         "layers_first": accounts.skipped > layers.skipped,  # no step but the first, which warms up, had marks
@@ -202,37 +200,25 @@ def _layer(summary: LayerSummary, known: Layer | None, hows: Mapping[tuple[str, 
     }
 
 
-def _hows(run: Run, stage: Stage) -> dict[tuple[str, str], str]:
-    """How the times of each layer and phase were obtained; "measured" only where every one was."""
-    hows: dict[tuple[str, str], str] = {}
-    for rows in run.stored("layers").row_groups(["stage", "layer", "phase", "how"], coded=True):
-        kinds = rows.group_by(["stage", "layer", "phase", "how"]).aggregate([]).to_pylist()
-        for row in kinds:
-            if row["stage"] == stage.value and row["how"] != How.MEASURED:
-                hows[row["layer"], row["phase"]] = row["how"]
-    return hows
-
-
-def last_epoch(table: Any) -> dict[str, Any] | None:
+def last_epoch(every: Columns) -> dict[str, Any] | None:
     """Logged values over the last epoch of the last attempt, each batch weighted by its samples.
 
     None where one of them is no finite number: a mean that passes over it would look like learning.
     """
-    last = _latest(_latest(table, "attempt"), "epoch")
-    samples = np.nan_to_num(last["samples"].to_numpy().astype(np.float64), nan=1.0)
-    results: dict[str, Any] = {"epoch": last["epoch"][0].as_py()}
+    last = _latest(_latest(every, "attempt"), "epoch")
+    samples = np.nan_to_num(last["samples"].astype(np.float64), nan=1.0)
+    results: dict[str, Any] = {"epoch": int(last["epoch"][0])}
     for name in METRICS:
-        values = last[name].to_numpy().astype(np.float64)
-        known = ~np.isnan(values)
-        if pc.any(pc.invert(pc.is_finite(last[name]))).as_py():  # null is unknown; NaN and infinity are not
+        values, known = last[name], last.known(name)
+        if (known & ~np.isfinite(values)).any():  # null is unknown; NaN and infinity are not
             results[name] = None
         elif known.any() and samples[known].sum():
             results[name] = float(np.average(values[known], weights=samples[known]))
     return results if len(results) > 1 else None
 
 
-def _latest(table: Any, column: str) -> Any:
-    return table.filter(pc.equal(table[column], pc.max(table[column])))
+def _latest(rows: Columns, column: str) -> Columns:
+    return rows.where(rows[column] == rows[column].max())
 
 
 def _recorder(run: Run) -> dict[str, Any]:

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from laptime.model import Stage
@@ -38,14 +37,14 @@ def course(run: Run, stage: Stage, wall_s: Samples) -> dict[str, Any]:
 
 
 def _loss(run: Run, stage: Stage) -> dict[str, Any] | None:
-    table = run.stored("steps").read(["stage", "attempt", "step", "loss"])
-    table = table.filter(pc.and_(pc.equal(table["stage"], stage.value), pc.is_valid(table["loss"])))
-    if not table.num_rows:
+    every = run.selected(stage).every
+    every = every.where(every.known("loss"))
+    if not every.rows:
         return None
-    steps = table["attempt"].to_numpy().astype(np.int64) << 40 | table["step"].to_numpy().astype(np.int64)
+    steps = every["attempt"].astype(np.int64) << 40 | every["step"].astype(np.int64)
     _, place = np.unique(steps, return_inverse=True)
     with np.errstate(invalid="ignore"):  # infinities of both signs
-        losses = np.bincount(place, table["loss"].to_numpy()) / np.bincount(place)
+        losses = np.bincount(place, every["loss"]) / np.bincount(place)
     means = [_finite_mean(one) for one in _bins(losses)]
     return {
         "bins": means,

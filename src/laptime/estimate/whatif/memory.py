@@ -11,8 +11,9 @@ import numpy as np
 from laptime.estimate.largest_batch import MOST
 from laptime.estimate.whatif.steps import Timed, workspaces
 from laptime.model import Phase
+from laptime.model.layers import LayerSeconds
 from laptime.model.operation import Operation
-from laptime.model.prediction import LIBRARY_BYTES, LayerTime, Prediction
+from laptime.model.prediction import LIBRARY_BYTES, Prediction
 from laptime.model.workload import Workload
 from laptime.ops.optimizers import OPTIMIZERS
 
@@ -90,7 +91,7 @@ def _stretched(plain: Prediction, made: Prediction) -> dict[tuple[str, Phase], f
     return found
 
 
-def _of(layer: LayerTime, phase: Phase) -> float:
+def _of(layer: LayerSeconds, phase: Phase) -> float:
     times = {Phase.BACKWARD: layer.backward_s, Phase.UPDATE: layer.update_s}
     return times.get(phase, layer.forward_s)
 

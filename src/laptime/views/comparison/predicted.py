@@ -16,7 +16,7 @@ from laptime.errors import PredictionError
 from laptime.estimate.measured_step import MeasuredStep, device_of, measured_step, same_device
 from laptime.estimate.op_times import BETWEEN
 from laptime.model import LOSS_LAYER, Phase
-from laptime.model.prediction import LayerTime, PredictedTime, Prediction
+from laptime.model.prediction import PredictedTime, Prediction
 from laptime.runs import Run
 from laptime.runs.files import one_line, plain
 from laptime.views.comparison.notes import listed
@@ -222,7 +222,7 @@ def _layers(
     def time(seconds: float | None, predicted_s: float | None) -> PredictedTime:
         return PredictedTime(measured=seconds, predicted=predicted_s, same_device=same_device)
 
-    predictions: dict[str, LayerTime] = {layer.layer: layer for layer in predicted.layer_times}
+    predictions = {layer.layer: layer for layer in predicted.layer_times}
     names = [*(layer.name for layer in run.network), *(name for name, _ in measured.layers), *predictions]
     for name in sorted(dict.fromkeys(names), key=lambda name: name == LOSS_LAYER):
         made = predictions.get(name)

@@ -15,11 +15,12 @@ from laptime.model.layers import LOSS_LAYER, OTHER_LAYER
 from laptime.model.prediction import PredictedTime
 from laptime.runs import Run
 from laptime.runs.files import plain
+from laptime.runs.select import Samples
 from laptime.views.comparison.groups import are_repetitions
 from laptime.views.comparison.notes import notes
 from laptime.views.layers_by_device import by_device
 from laptime.views.run_view import METRICS, NOUNS, content, source
-from laptime.views.step_series import Samples, Series, series
+from laptime.views.step_series import Series, series
 
 _SAME_BATCH = 0.005  # batches that differ by less are the same: a last one may be smaller
 

@@ -11,6 +11,7 @@ import numpy as np
 from laptime.model import ACCOUNTS, Stage
 from laptime.model.comparison import block_medians
 from laptime.model.statistics import CONFIDENCE
+from laptime.runs.select import Samples
 from laptime.views import palette
 from laptime.views.comparison.several import SeveralRuns
 from laptime.views.comparison.sides import ComparedRun, ProfilingCost
@@ -27,7 +28,6 @@ from laptime.views.figures.figure import (
 )
 from laptime.views.figures.steps import frame, of, step_axis
 from laptime.views.step_bins import Digest
-from laptime.views.step_series import Samples
 
 NAMES_AXIS = {"autorange": "reversed", "automargin": True, "type": "category"}
 _BOX = (0.05, 0.25, 0.5, 0.75, 0.95)
