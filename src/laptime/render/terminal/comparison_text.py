@@ -64,7 +64,7 @@ def _predicted(view: PredictedComparison, width: int, most: int | None) -> Itera
 def _paths(side: Sequence[ComparedRun]) -> str:
     """`exp/base/rep-1 and 2 more`."""
     more = f" and {len(side) - 1} more" if len(side) > 1 else ""
-    return format.name(str(side[0].run.path)) + more
+    return format.name(str(side[0].recorded.path)) + more
 
 
 def _titled(title: str, lines: Sequence[Text]) -> list[Text]:

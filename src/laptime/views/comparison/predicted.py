@@ -1,7 +1,7 @@
 """A measured run beside a saved prediction of it: what `laptime compare RUN prediction.json` shows.
 
 A ratio is predicted over measured. On one and the same device, ratio - 1 is the prediction's error; between
-two devices the ratio is how much faster the one is.
+two devices it is the ratio of their speeds.
 """
 
 from __future__ import annotations

@@ -30,7 +30,7 @@ class ComparedRun:
     """A run with the steps that count, of each stage that has any."""
 
     name: str  # unlike the others'
-    run: Run
+    recorded: Run
     series: Mapping[Stage, Series]
     content: Mapping[str, Any]
 
@@ -39,7 +39,7 @@ class ComparedRun:
         """Read what is compared."""
         stages = {stage: series(run, stage) for stage in Stage}
         known = {stage: read for stage, read in stages.items() if read is not None}
-        return cls(name=name or str(run.path), run=run, series=known, content=content(run))
+        return cls(name=name or str(run.path), recorded=run, series=known, content=content(run))
 
     def wall_s(self, stage: Stage) -> Samples:
         """Seconds of each step that counts."""
@@ -63,7 +63,7 @@ class ComparedRun:
 
     def account_s(self, stage: Stage) -> dict[Account, float]:
         """Mean seconds of each account in a step; none of a run read from a log, which has only times."""
-        known = stage in self.series and source(self.run.config) != "log"
+        known = stage in self.series and source(self.recorded.config) != "log"
         accounts = self.series[stage].accounts if known else {}
         return {account: max(0.0, float(np.nanmean(seconds))) for account, seconds in accounts.items()}
 
@@ -216,7 +216,8 @@ class ComparisonView:
         document: dict[str, Any] = {
             name: {
                 "runs": [
-                    {"id": one.run.id, "path": str(one.run.path), "status": one.run.status} for one in side
+                    {"id": run.recorded.id, "path": str(run.recorded.path), "status": run.recorded.status}
+                    for run in side
                 ],
                 "steps": {stage.value: [read.steps for read in _series(side, stage)] for stage in Stage},
                 "batch": batch,
@@ -257,7 +258,7 @@ def compare_sides(
     a: Sequence[ComparedRun], b: Sequence[ComparedRun], *, by_rank: bool = False
 ) -> ComparisonView:
     """The same, of runs that were read."""
-    same_code = are_repetitions([one.run for one in a], [one.run for one in b])
+    same_code = are_repetitions([run.recorded for run in a], [run.recorded for run in b])
     pairs = {stage: _Pair(stage, a, b, same_code) for stage in Stage}
     view = ComparisonView(
         a=tuple(a),
@@ -271,7 +272,7 @@ def compare_sides(
 
 
 def _series(side: Sequence[ComparedRun], stage: Stage) -> list[Series]:
-    return [one.series[stage] for one in side if stage in one.series]
+    return [run.series[stage] for run in side if stage in run.series]
 
 
 def _batch(runs: Sequence[Series]) -> float | None:
@@ -292,9 +293,9 @@ class _Pair:
 
     def compare(self, by_rank: bool) -> StageComparison:
         """Every quantity."""
-        every = [one for side in self.runs for one in side]
-        nouns = {one.noun(self.stage) for one in every} - {None}
-        units = {one.unit for one in every}
+        every = [run for side in self.runs for run in side]
+        nouns = {run.noun(self.stage) for run in every} - {None}
+        units = {run.unit for run in every}
         names = [self._layer_names(*both) for both in zip(self.sides, self.runs, strict=True)]
         step = self._times(lambda run: run.wall_s)
         assert step is not None  # a side has steps
@@ -353,7 +354,7 @@ class _Pair:
     def _layer_names(self, side: Sequence[Series], runs: Sequence[ComparedRun]) -> list[str]:
         """Layers that have times, in network order, then those that are no module."""
         measured = dict.fromkeys(layer for run in side for layer, _ in run.layers)
-        order = dict.fromkeys(layer.name for one in runs for layer in one.run.network)
+        order = dict.fromkeys(layer.name for run in runs for layer in run.recorded.network)
         known = [name for name in order if name in measured]
         return known + sorted(
             (name for name in measured if name not in order), key=lambda n: n.startswith("(")
@@ -380,8 +381,8 @@ def _results(a: Sequence[ComparedRun], b: Sequence[ComparedRun]) -> Iterator[Res
             values = [
                 tuple(
                     value
-                    for one in side
-                    if (value := one.result(stage, metric)) is not None and not math.isnan(value)
+                    for run in side
+                    if (value := run.result(stage, metric)) is not None and not math.isnan(value)
                 )
                 for side in (a, b)
             ]
@@ -410,7 +411,7 @@ def _profiling(a: Sequence[ComparedRun], b: Sequence[ComparedRun]) -> ProfilingC
 
 def _profiled(runs: Sequence[ComparedRun]) -> bool | None:
     """Whether every run was profiled, or none; None where they differ or do not say."""
-    records = [one.run.config.get("record") for one in runs]
+    records = [run.recorded.config.get("record") for run in runs]
     said = {record.get("profile") if isinstance(record, Mapping) else None for record in records}
     value = said.pop() if len(said) == 1 else None
     return value if isinstance(value, bool) else None

@@ -160,17 +160,17 @@ def _against_first(view: SeveralRuns) -> list[Cells]:
 def runs_table(view: SeveralRuns) -> Table:
     """A row for each run; columns of what differs or is known."""
     runs, stage = view.runs, view.stage
-    reads = [one.series.get(stage) for one in runs]
-    medians = [float(np.median(wall)) if (wall := one.wall_s(stage)).size else None for one in runs]
+    reads = [run.series.get(stage) for run in runs]
+    medians = [float(np.median(wall)) if (wall := run.wall_s(stage)).size else None for run in runs]
     decimals = format.digits(max((median for median in medians if median is not None), default=None))
-    devices = [device_text(one, stage) for one in runs]
+    devices = [device_text(run, stage) for run in runs]
     batches = [read.batch if read is not None else math.nan for read in reads]
     rates = [read.samples_per_s if read is not None else None for read in reads]
     columns = [
-        _column("run", (one_line(one.name) for one in runs), words=True),
-        _column("status", (one.run.status for one in runs), words=True),
+        _column("run", (one_line(run.name) for run in runs), words=True),
+        _column("status", (run.recorded.status for run in runs), words=True),
         *([_column("device", devices, words=True)] if len(set(devices)) > 1 else ()),
-        _column("steps", (number(one.steps(stage), "{:,}".format) for one in runs)),
+        _column("steps", (number(run.steps(stage), "{:,}".format) for run in runs)),
         _column("step ms", (format.milliseconds(median, decimals) for median in medians)),
     ]
     if len({batch for batch in batches if not math.isnan(batch)}) > 1:
@@ -181,10 +181,10 @@ def runs_table(view: SeveralRuns) -> Table:
     return table_of("runs", [*columns, *_learned(runs)], title=title)
 
 
-def device_text(one: ComparedRun, stage: Stage) -> str:
+def device_text(run: ComparedRun, stage: Stage) -> str:
     """Where it ran, and on how many of them."""
-    ranks = len(one.series[stage].devices) if stage in one.series else 1
-    name = one_line(one.device) or format.UNKNOWN
+    ranks = len(run.series[stage].devices) if stage in run.series else 1
+    name = one_line(run.device) or format.UNKNOWN
     return f"{ranks} × {name}" if ranks > 1 else name
 
 
@@ -192,7 +192,7 @@ def _learned(runs: Sequence[ComparedRun]) -> Iterator[Cells]:
     """Loss and accuracy of the last epoch: of the validation where any run has one, else of the training."""
     for metric, title, write in (("loss", "loss", format.loss), ("top1", "top-1", format.percent)):
         for stage in (Stage.VALIDATION, Stage.TRAIN):
-            values = [one.result(stage, metric) for one in runs]
+            values = [run.result(stage, metric) for run in runs]
             if any(value is not None for value in values):
                 lost = [value is not None and math.isnan(value) for value in values]
                 pairs = zip(values, lost, strict=True)
@@ -203,7 +203,7 @@ def _learned(runs: Sequence[ComparedRun]) -> Iterator[Cells]:
 
 def groups_table(view: SeveralRuns) -> Table:
     """Repetitions together, compared over runs."""
-    walls = [[wall for one in group.runs if (wall := one.wall_s(view.stage)).size] for group in view.groups]
+    walls = [[wall for run in group.runs if (wall := run.wall_s(view.stage)).size] for group in view.groups]
     medians = [[float(np.median(wall)) for wall in group] for group in walls]
     centres = [float(np.exp(np.mean(np.log(group)))) if group else None for group in medians]
     ends = [[format.milliseconds(pick(group)) for pick in (min, max)] if group else [] for group in medians]
@@ -221,8 +221,8 @@ def difference_tables(runs: Sequence[ComparedRun]) -> list[Table]:
     """Keys of configuration and environment that are not the same in all runs, a column for each run."""
     tables = []
     for name, title, values in (
-        ("config", "Configuration", [one.run.config for one in runs]),
-        ("machine", "Environment", [one.run.environment for one in runs]),
+        ("config", "Configuration", [run.recorded.config for run in runs]),
+        ("machine", "Environment", [run.recorded.environment for run in runs]),
     ):
         facts = [
             {one_line(key): one_line(as_text(value)) for key, value in settings(each)} for each in values
@@ -232,7 +232,7 @@ def difference_tables(runs: Sequence[ComparedRun]) -> list[Table]:
         alone = [key for key in differing if sum(key in fact for fact in facts) == 1]
         alone = alone if len(alone) > _MOST_ALONE else []
         shared = [key for key in differing if key not in set(alone)]
-        heads = ("key", *(one_line(one.name) for one in runs))
+        heads = ("key", *(one_line(run.name) for run in runs))
         for end, what, kept in (
             ("differences", "what differs", shared),
             ("alone", "in one run alone", alone),

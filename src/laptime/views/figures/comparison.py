@@ -50,10 +50,10 @@ def vertical_line(at: float, word: str, **more: Any) -> dict[str, Any]:
 
 def _shown(view: SeveralRuns) -> list[tuple[int, str, ComparedRun, Samples]]:
     """Runs that have steps: their place, which gives their colour, and their seconds by step."""
-    names = apart([one.name for one in view.runs])
+    names = apart([run.name for run in view.runs])
     numbered = zip(range(len(names)), names, view.runs, strict=True)
     return [
-        (place, name, one, wall) for place, name, one in numbered if (wall := one.wall_s(view.stage)).size
+        (place, name, run, wall) for place, name, run in numbered if (wall := run.wall_s(view.stage)).size
     ]
 
 
@@ -78,7 +78,7 @@ def step_intervals(view: SeveralRuns, noun: str) -> Figure | None:
         high,
         milliseconds,
         marker={"color": [palette.nth_colour(place) for place, *_ in shown], "size": 11},
-        customdata=[[label(one.name), wall.size] for _, _, one, wall in shown],
+        customdata=[[label(run.name), wall.size] for _, _, run, wall in shown],
         hovertemplate="%{customdata[0]}: %{x} ms, %{customdata[1]:,} steps<extra></extra>",
     )
     first = shown[0][0] == 0
@@ -123,8 +123,8 @@ def spreads(view: SeveralRuns) -> Figure | None:
 
 def breakdowns(view: SeveralRuns) -> Figure | None:
     """The accounts of each run's step, stacked: in milliseconds, or in shares of the step."""
-    names = apart([one.name for one in view.runs])
-    accounts = [one.account_s(view.stage) for one in view.runs]
+    names = apart([run.name for run in view.runs])
+    accounts = [run.account_s(view.stage) for run in view.runs]
     means = {name: mine for name, mine in zip(names, accounts, strict=True) if mine}
     traces: list[Trace] = []
     scales: dict[str, list[int]] = {"ms": [], "%": []}

@@ -55,13 +55,13 @@ def _beside(name: str, title: str, caption: str, traces: Sequence[Trace], layers
 
 def layers_beside(runs: Sequence[ComparedRun], stage: Stage, unit: str) -> Figure | None:
     """The largest layers of all runs, a bar for each run; a layer that a run lacks has none."""
-    times = [one.layer_s(stage) for one in runs[:_MOST_SIDES]]
+    times = [run.layer_s(stage) for run in runs[:_MOST_SIDES]]
     names = _largest(times, _MOST_BARS)
     if not names or few_shared(runs, stage):
         return None
     traces = [
         _bars(run_name, names, [mine.get(name) for name in names], palette.nth_colour(place))
-        for place, (run_name, mine) in enumerate(zip(apart([one.name for one in runs]), times, strict=False))
+        for place, (run_name, mine) in enumerate(zip(apart([run.name for run in runs]), times, strict=False))
     ]
     every = {name for mine in times for name in mine}
     left = f" The first {_MOST_SIDES} of {len(runs)} runs." if len(runs) > _MOST_SIDES else ""
@@ -184,7 +184,7 @@ def layer_errors(layers: Sequence[LayerComparison[PredictedTime]]) -> Figure | N
 
 def layer_map(runs: Sequence[ComparedRun], stage: Stage, unit: str) -> Figure | None:
     """Every layer of every run as its ratio to the first run's: blue took less, orange more."""
-    times = [one.layer_s(stage) for one in runs]
+    times = [run.layer_s(stage) for run in runs]
     names = [name for name in _largest(times[:1], _MOST_ROWS) if any(name in mine for mine in times[1:])]
     if not names or len(runs) < 3 or few_shared(runs, stage):
         return None
@@ -231,7 +231,7 @@ def layer_map(runs: Sequence[ComparedRun], stage: Stage, unit: str) -> Figure | 
 
 def few_shared(runs: Sequence[ComparedRun], stage: Stage) -> tuple[int, int] | None:
     """How many layers two runs or more have, and of how many, where these are too few to draw together."""
-    modules = [{name for name in one.layer_s(stage) if name not in PSEUDO} for one in runs]
+    modules = [{name for name in run.layer_s(stage) if name not in PSEUDO} for run in runs]
     every = set().union(*modules)
     shared = {name for name in every if sum(name in mine for mine in modules) > 1}
     timed = sum(bool(mine) for mine in modules)
