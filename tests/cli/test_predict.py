@@ -119,7 +119,7 @@ def test_long_steps_are_told_in_seconds(laptime, tmp_path):
 def test_short_trainings_cost_more_than_nothing(laptime):
     done = laptime("predict", "zener4", "--batch", "64", "--samples", "6400", "--epochs", "1").stdout
     titles, row = done.splitlines()[2:4]
-    names = titles.replace("step ms", "ms").replace("needs GiB", "GiB").split()
+    names = titles.replace("step ms", "ms").replace("needs GiB", "GiB").replace("training, ", "").split()
     told = dict(zip(names, row.replace(" %", "").split(), strict=True))
     assert float(told["seconds"]) > 0
     assert float(told["$"]) > 0

@@ -10,10 +10,12 @@ from laptime.estimate.measured_step import MeasuredStep
 from laptime.model import Phase, summarize
 from laptime.model.prediction import PredictedTime, Prediction
 from laptime.render.html.comparison_page import predicted_comparison_page
-from laptime.render.html.prediction_page import prediction_page, read_predictions
+from laptime.render.html.prediction_page import prediction_page
 from laptime.render.html.render import standalone
+from laptime.runs.files import plain
 from laptime.views.comparison.predicted import PredictedComparison
 from laptime.views.comparison.sides import LayerComparison
+from laptime.views.prediction.view import PredictionView, read_view
 
 GIB = 2**30
 EVIL = "<img src=x onerror=alert(1)>"
@@ -34,6 +36,9 @@ def a_prediction(device="h200", **changed):
         "step_s": 0.01,
         "interval_s": [0.008, 0.013],
         "layer_times": layers,
+        "busy_s": 0.009,
+        "host_s": 0.002,
+        "phases": {"forward": 0.004, "backward": 0.005, "update": 0.001},
         "bottleneck": "memory traffic: 52% of the device's time",
         "uncovered": {},
         "peak_memory_bytes": 4 * GIB,
@@ -46,18 +51,13 @@ def a_prediction(device="h200", **changed):
         "samples": None,
         "epochs": None,
         "price_per_hour": None,
-        "samples_per_s": 6400.0,
-        "fits": True,
-        "epoch_s": None,
-        "training_s": None,
-        "dollars": None,
-        "kilowatt_hours": None,
+        "watts": None,
     }
     return values | changed
 
 
 def page_of(*predictions, **more):
-    return check(prediction_page({"predictions": list(predictions), **more}))
+    return check(prediction_page(PredictionView.of({"predictions": list(predictions), **more})))
 
 
 def tiles(page):
@@ -74,16 +74,16 @@ def test_one_prediction_has_its_step_memory_and_bottleneck_in_tiles():
 
 
 def test_hours_and_money_are_there_where_they_were_asked_for():
-    whole = {"training_s": 7200.0, "epochs": 90, "dollars": 5.0, "price_per_hour": 2.5, "kilowatt_hours": 1.4}
-    page = page_of(a_prediction(**whole), a_prediction("t4", **(whole | {"training_s": 36000.0})))
+    whole = {"samples": 64 * 8000, "epochs": 90, "price_per_hour": 2.5, "watts": 700.0}
+    page = page_of(a_prediction(**whole), a_prediction("t4", **whole, step_s=0.05, interval_s=[0.04, 0.06]))
     assert tiles(page)["training"].value == "2.00 h"
     assert tiles(page)["money"].value == "$5.00"
     assert [row["training, hours"] for row in table(page, "predictions")] == ["2.00", "10.00"]
 
 
 def test_devices_are_drawn_with_their_intervals_by_whether_they_fit():
-    slow = {"step_s": 0.02, "interval_s": [0.01, 0.03], "fits": False}
-    page = page_of(a_prediction(), a_prediction("t4", **slow), a_prediction("mine", fits=None))
+    slow = {"step_s": 0.02, "interval_s": [0.01, 0.03], "device_memory_bytes": 4 * GIB}
+    page = page_of(a_prediction(), a_prediction("t4", **slow), a_prediction("mine", device_memory_bytes=None))
     by_name = {trace["name"]: trace for trace in figures(page)["predicted-steps"].traces}
     assert by_name["fits"]["y"] == ["h200"]
     assert by_name["does not fit"]["x"] == [20.0]
@@ -93,11 +93,7 @@ def test_devices_are_drawn_with_their_intervals_by_whether_they_fit():
 
 
 def test_batches_and_gpus_are_lines_of_throughput():
-    made = [
-        a_prediction(batch=batch, gpus=gpus, samples_per_s=100.0 * batch * gpus)
-        for batch in (32, 64)
-        for gpus in (1, 8)
-    ]
+    made = [a_prediction(batch=batch, gpus=gpus) for batch in (32, 64) for gpus in (1, 8)]
     page = page_of(*made)
     one, eight = figures(page)["throughput-batch"].traces
     assert (one["name"], one["x"], one["y"]) == ("h200, 1 GPU", [32, 64], [3200.0, 6400.0])
@@ -119,7 +115,7 @@ def test_memory_stands_beside_what_the_device_has():
 
 
 def test_the_chosen_one_is_what_tiles_and_layers_are_of():
-    chosen = a_prediction("t4", step_s=0.02)
+    chosen = a_prediction("t4", step_s=0.02, samples=64, epochs=1)
     choice = {"wanted": "the cheapest within 20 h", "why": "t4 it is", "chosen": chosen, "left_out": []}
     page = page_of(a_prediction(), chosen, choices=[choice])
     assert "a step on t4" in tiles(page)
@@ -142,7 +138,7 @@ def test_data_flow_largest_batch_and_constants_have_tables():
     page = page_of(
         a_prediction(),
         data_flow=[flow],
-        largest=[{"device": "h200", "batch": 1416, "exact": True, "samples_per_s": 9.0, "prediction": None}],
+        largest=[{"device": "h200", "batch": 1416, "exact": True, "prediction": None}],
         explanation={"constants": [constant], "kinds": [kind]},
     )
     (row,) = table(page, "flow")
@@ -173,8 +169,28 @@ def test_several_files_are_one_page(tmp_path):
     for device in ("h200", "t4"):
         text = json.dumps({"predictions": [a_prediction(device)]})
         (tmp_path / f"{device}.json").write_text(text)
-    found = read_predictions([tmp_path / "h200.json", tmp_path / "t4.json"])
-    assert [one["device"] for one in found["predictions"]] == ["h200", "t4"]
+    found = read_view([tmp_path / "h200.json", tmp_path / "t4.json"])
+    assert [made.device for made in found.predictions] == ["h200", "t4"]
+
+
+def test_a_view_is_read_back_from_its_document_as_it_was():
+    flow = {"stages": {"decode": 0.02, "device": 0.01}, "step_s": 0.02, "starving": "decode", "samples": 64}
+    flow |= {"device": "h200", "batch": 64, "gpus": 1, "rests_on": ["16 cores"], "remedies": [["more", 0.01]]}
+    made = a_prediction(samples=6400, epochs=2, price_per_hour=2.0)
+    choice = {"wanted": "the cheapest within 20 h", "why": "it is", "chosen": made, "within_hours": 20.0}
+    view = PredictionView.of(
+        {
+            "predictions": [made],
+            "data_flow": [flow],
+            "largest": [{"device": "h200", "batch": 128, "prediction": made, "readings": 3, "exact": False}],
+            "choices": [choice],
+            "explanation": {"constants": [], "kinds": []},
+        }
+    )
+    document = json.loads(json.dumps(plain(view.document())))
+    assert PredictionView.of(document) == view
+    assert document["predictions"][0]["dollars"] == view.predictions[0].dollars
+    assert document["data_flow"][0]["effective_share"] == 0.5
 
 
 @pytest.mark.parametrize(
@@ -188,12 +204,14 @@ def test_several_files_are_one_page(tmp_path):
         json.dumps({"predictions": [a_prediction(step_s="soon")]}),
         json.dumps({"predictions": [a_prediction(interval_s=[1])]}),
         json.dumps({"predictions": [a_prediction(step_s=0)]}),
+        json.dumps({"predictions": [a_prediction(batch="64")]}),
+        json.dumps({"predictions": [a_prediction()], "largest": [1]}),
     ],
 )
 def test_a_file_that_is_no_prediction_is_refused_in_one_line(tmp_path, text):
     (tmp_path / "p.json").write_text(text)
     with pytest.raises(PredictionError, match="laptime predict") as caught:
-        read_predictions([tmp_path / "p.json"])
+        read_view([tmp_path / "p.json"])
     assert "\n" not in str(caught.value)
 
 

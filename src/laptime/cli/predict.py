@@ -12,7 +12,6 @@ from laptime.cli import synthetic
 from laptime.cli.options import EveryLayer, Json, wrong
 from laptime.cli.outcome import answer, say
 from laptime.cli.predict_checks import above_0, check_gpus, check_training, named_device
-from laptime.cli.predict_document import document
 from laptime.cli.progress import waiting
 from laptime.cli.quiet import quiet_torch
 
@@ -92,14 +91,22 @@ def predict(
     found = _waited(fed) or alone
     choices = _choices(found, within, under)
     explained = _explained(found, choices, asked.read, chosen, feed is not None) if explain else None
+    from laptime.views.prediction.view import DataFlow, PredictionView
+
+    view = PredictionView(
+        predictions=tuple(found),
+        flows=tuple(map(DataFlow.of, fed)),
+        largest=tuple(room),
+        choices=tuple(choices),
+        explanation=explained,
+    )
     if as_json:
-        answer(document(found, fed, room, choices, explained))
+        answer(view.document())
         return
     from laptime.render.terminal import prediction, run_text
 
     to = run_text.console()
-    shown = prediction.Shown(predictions=found, fed=fed, largest=room, choices=choices, explanation=explained)
-    run_text.print_lines(prediction.lines(shown, to.width, every_layer=every_layer), to)
+    run_text.print_lines(prediction.lines(view, to.width, every_layer=every_layer), to)
 
 
 def _target(

@@ -62,12 +62,13 @@ def _recorded(paths: Sequence[Path], out: Path | None) -> Path:
 
 def _predicted(saved: Sequence[Path], others: Sequence[Path], out: Path | None) -> Path:
     from laptime.render.html.comparison_page import predicted_comparison_page
-    from laptime.render.html.prediction_page import prediction_page, read_predictions
+    from laptime.render.html.prediction_page import prediction_page
     from laptime.render.html.write import write_page
     from laptime.views.comparison.predicted import against
+    from laptime.views.prediction.view import read_view
 
     if not others:
-        return write_page(prediction_page(read_predictions(saved)), out)
+        return write_page(prediction_page(read_view(saved)), out)
     runs = [run for each in load_runs(others) for run in each]
     if len(saved) != 1 or len(runs) != 1:
         wrong("RUN...", "a prediction stands beside one run; give one of each, or predictions alone")

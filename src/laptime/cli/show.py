@@ -80,11 +80,12 @@ def _read(path: Path) -> dict[str, Any]:
     from laptime.render.terminal.experiment import results
     from laptime.runs import find_runs, load
     from laptime.runs.run import RUN_FILE
-    from laptime.views.comparison.predicted import is_prediction, read_predictions
+    from laptime.views.comparison.predicted import is_prediction
+    from laptime.views.prediction.view import read_view
     from laptime.views.run_view import content
 
     if is_prediction(path):
-        return {"prediction": str(path), "predictions": read_predictions(path)}
+        return {"prediction": str(path), "predictions": read_view([path]).predictions}
     below = find_runs(path) if path.is_dir() and not (path / RUN_FILE).exists() else []
     if not below:
         return content(load(path))
@@ -100,9 +101,10 @@ def _sorted(found: dict[str, Any], sort: Sort | None) -> dict[str, Any]:
 
 def _print_prediction(saved: dict[str, Any], to: Console, *, every_layer: bool) -> None:
     from laptime.render.terminal import run_text
-    from laptime.render.terminal.prediction import Shown, lines
+    from laptime.render.terminal.prediction import lines
+    from laptime.views.prediction.view import PredictionView
 
-    made = lines(Shown(predictions=saved["predictions"]), to.width, every_layer=every_layer)
+    made = lines(PredictionView(predictions=saved["predictions"]), to.width, every_layer=every_layer)
     run_text.print_lines(made, to)
 
 

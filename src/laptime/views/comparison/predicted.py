@@ -6,8 +6,7 @@ two devices it is the ratio of their speeds.
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,6 +20,7 @@ from laptime.runs import Run
 from laptime.runs.files import one_line, plain
 from laptime.views.comparison.notes import listed
 from laptime.views.comparison.sides import LayerComparison
+from laptime.views.prediction.view import read_view
 
 _SAME_BATCH = 0.005
 _LARGE_HOST_SHARE = 0.02  # of the step
@@ -149,35 +149,12 @@ def is_prediction(path: Path) -> bool:
     return path.is_file() and path.suffix == ".json" and path.name != "run.json"
 
 
-def read_predictions(path: Path) -> list[Prediction]:
-    """All predictions of a file."""
-    try:
-        return [_checked(Prediction.of(made)) for made in json.loads(path.read_bytes())["predictions"]]
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
-        raise PredictionError(
-            f"{one_line(path)} is no prediction; save one: laptime predict … --json > it"
-        ) from None
-
-
-def _checked(made: Prediction) -> Prediction:
-    for number in (made.batch, made.step_s, made.gpus):
-        float(number)
-    for layer in made.layer_times:
-        float(layer.total_s)
-    return made
-
-
-def named_loss(layers: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Predicted layers as this laptime writes them: an earlier one left the loss without a name."""
-    return [{**layer, "layer": layer["layer"] or LOSS_LAYER} for layer in layers]
-
-
 # -- a run and its prediction ----------------------------------------------------------------------
 
 
 def against(run: Run, path: Path) -> PredictedComparison:
     """The run's median step beside the one prediction of a file."""
-    saved = read_predictions(path)
+    saved = read_view([path]).predictions
     if len(saved) != 1:
         raise PredictionError(
             f"{one_line(path)} holds {len(saved)} predictions; save one alone: one --device and one --batch"
