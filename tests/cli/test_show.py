@@ -5,7 +5,7 @@ from tests.runs.samples import HOSTILE, a_finished_run
 from tests.views.views import losing
 
 from laptime.runs import load
-from laptime.views.run_view import content
+from laptime.views.run_document import content
 
 
 def test_show_prints_the_books_and_the_layers(laptime, run):

@@ -38,14 +38,16 @@ def collect(
     with waiting("reading"):
         from laptime.runs.importers import collect as collected
         from laptime.runs.locations import default_out
-        from laptime.views.run_view import content
+        from laptime.views.run_view import run_view
 
         run = collected(path, out or default_out(path.name.split(".")[0] or "collected"), pattern=pattern)
-        found = content(run)
+        view = run_view(run)
     if as_json:
-        answer({"run": str(run.path), "content": found})
+        from laptime.views.run_document import document
+
+        answer({"run": str(run.path), "content": document(view)})
         return
     from laptime.render.terminal import run_text
 
-    run_text.show(found, run_text.console(), every_layer=every_layer)
+    run_text.show(view, run_text.console(), every_layer=every_layer)
     say(f"written to {run.path}")

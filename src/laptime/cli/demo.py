@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
     from laptime.recorder.recorder import Recorder
     from laptime.runs import Run
+    from laptime.views.run_view import RunView
 
 CARDS, UNSEEN_CARDS = 4000, 500
 BATCH = 32
@@ -44,15 +45,18 @@ def demo(
     except KeyboardInterrupt:
         say(f"the run so far is in {place}")
         raise
-    from laptime.views.run_view import content
+    from laptime.views.run_view import run_view
 
-    found = content(run)
-    accuracy = found["validation"]["results"]["top1"]
+    view = run_view(run)
+    results = view.validation and view.validation.results
+    accuracy = (results and results.values["top1"]) or 0.0
     page = _page(run)
     if as_json:
-        answer(found | {"accuracy": accuracy, "report": page and str(page)})
+        from laptime.views.run_document import document
+
+        answer(document(view) | {"accuracy": accuracy, "report": page and str(page)})
     else:
-        _print(found, accuracy, place, page)
+        _print(view, accuracy, place, page)
 
 
 def _page(run: Run) -> Path | None:
@@ -156,10 +160,10 @@ def _share_right(scores: Any, labels: Any) -> Any:
     return (scores.argmax(dim=1) == labels).float().mean()
 
 
-def _print(found: dict[str, Any], accuracy: float, out: Path, page: Path | None) -> None:
+def _print(view: RunView, accuracy: float, out: Path, page: Path | None) -> None:
     from laptime.render.terminal import run_text
 
-    run_text.show(found, run_text.console())
+    run_text.show(view, run_text.console())
     where = shlex.quote(str(out))
     drawn = f", every figure of it in {page}" if page else ""
     print(f"""

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from torch import Tensor, nn
 
     from laptime.training.objectives import Objective
+    from laptime.views.run_view import RunView
 
 WARM_UP = 3
 TRACED = 2
@@ -61,13 +62,15 @@ def profile(
         place, why = choose_device(device)
         subject = Subject.of(name, target.network(name).to(place), samples, batch, place, inference)
     say(f"{name}: input {subject.shapes}, batch {batch}, device {place} ({why})")
-    found = _recorded(subject, steps, division, out)
+    view = _recorded(subject, steps, division, out)
     if as_json:
-        answer(found)
+        from laptime.views.run_document import document
+
+        answer(document(view))
         return
     from laptime.render.terminal import run_text
 
-    run_text.show(found, run_text.console(), every_layer=every_layer)
+    run_text.show(view, run_text.console(), every_layer=every_layer)
 
 
 def _samples(name: str, inputs: Sequence[str] | None) -> list[synthetic.Sample]:
@@ -196,9 +199,9 @@ def traced_steps(steps: int) -> list[int]:
     return [*range(first, first + TRACED)]
 
 
-def _recorded(subject: Subject, steps: int, division: Granularity, out: Path | None) -> dict[str, Any]:
+def _recorded(subject: Subject, steps: int, division: Granularity, out: Path | None) -> RunView:
     from laptime.api import default_out, record
-    from laptime.views.run_view import content
+    from laptime.views.run_view import run_view
 
     place = out or default_out("profile")
     config = {
@@ -224,4 +227,4 @@ def _recorded(subject: Subject, steps: int, division: Granularity, out: Path | N
             if loss is not None:
                 recording.log(loss=loss)
             tell("")
-    return content(recording.run)
+    return run_view(recording.run)

@@ -188,17 +188,19 @@ class _Bar:
 
 
 def _show(run: Run, every_layer: bool, as_json: bool) -> None:
-    from laptime.views.run_view import content
+    from laptime.views.run_view import run_view
 
-    found = content(run)
+    view = run_view(run)
     if as_json:
-        answer(found)
+        from laptime.views.run_document import document
+
+        answer(document(view))
         return
     from laptime.render.terminal import run_text
 
-    run_text.show(found, run_text.console(), every_layer=every_layer)
+    run_text.show(view, run_text.console(), every_layer=every_layer)
     where = shlex.quote(str(run.path))
-    print(f"\n{learned(run, found)}")
+    print(f"\n{learned(run, view)}")
     saved = (run.path / "checkpoint" / "last.pt").exists()
     resume = f"    laptime train … --resume --out {where}" if saved else ""  # without one it would be refused
     print(f"The run is in {run.path}\n  laptime show {where}{resume}")

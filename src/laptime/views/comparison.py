@@ -20,7 +20,8 @@ from laptime.runs.files import plain
 from laptime.runs.select import Samples
 from laptime.views.comparison_notes import notes, profiling
 from laptime.views.layers_by_device import by_device
-from laptime.views.run_view import METRICS, NOUNS, content
+from laptime.views.run_document import content
+from laptime.views.run_view import METRICS, NOUNS
 from laptime.views.step_series import Series, series
 
 _SAME_BATCH = 0.005  # batches that differ by less are the same: a last one may be smaller

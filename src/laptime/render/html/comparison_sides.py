@@ -11,7 +11,7 @@ from laptime.model import Stage
 from laptime.render.html.comparison_tables import Group
 from laptime.runs import Run
 from laptime.views.figures.comparison import Compared
-from laptime.views.run_view import content
+from laptime.views.run_document import content
 from laptime.views.step_bins import digest
 from laptime.views.step_series import series
 

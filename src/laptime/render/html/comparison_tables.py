@@ -10,12 +10,12 @@ import numpy as np
 
 from laptime.model import Stage
 from laptime.model.comparison import compare_runs
-from laptime.render.html.run_tables import facts_tables
 from laptime.runs import Run
 from laptime.runs.files import one_line
 from laptime.runs.select import Samples
 from laptime.views import format
 from laptime.views.figures.comparison import Compared
+from laptime.views.run_tables import facts_tables
 from laptime.views.run_view import NOUNS
 from laptime.views.table import Cell, Table, titled
 
@@ -189,7 +189,7 @@ def results_table(document: Row) -> Table | None:
 def differences(runs: Sequence[Run], shown: Sequence[Compared]) -> list[Table]:
     """Keys of configuration and environment that are not the same in all runs, a column for each run."""
     every: list[dict[str, dict[str, str]]] = [
-        {table.name: dict(table.rows) for table in facts_tables(one.found, run)}  # type: ignore[arg-type]
+        {table.name: dict(table.rows) for table in facts_tables(run)}  # type: ignore[arg-type]
         for run, one in zip(runs, shown, strict=True)
     ]
     tables = []

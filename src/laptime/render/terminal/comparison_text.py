@@ -10,9 +10,9 @@ from rich.text import Text
 
 from laptime.render.terminal.columns import Column, table
 from laptime.render.terminal.fit import paragraph
-from laptime.render.terminal.layers_by_device import device_columns
-from laptime.render.terminal.run_text import print_lines, step_of
+from laptime.render.terminal.run_text import device_lines, print_lines, step_of
 from laptime.views import format
+from laptime.views.layers_by_device import DeviceSeconds
 from laptime.views.run_view import NOUNS
 
 _INDENT = 2
@@ -165,7 +165,8 @@ def _by_rank(part: Row, width: int) -> Iterator[Text]:
     """Layer times with a column per device, for each side."""
     for side, rows in (part["ranks"] or {}).items():
         if rows:
-            yield from _titled(f"Layers of {side.upper()} by device, in ms", device_columns(rows, width))
+            lines = device_lines([DeviceSeconds(**row) for row in rows], width)
+            yield from _titled(f"Layers of {side.upper()} by device, in ms", lines)
 
 
 def _results(results: Mapping[str, Sequence[Row]], width: int) -> list[Text]:

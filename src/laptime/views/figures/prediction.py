@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from laptime.model import LayerSeconds
 from laptime.views import palette
 from laptime.views.figures.comparison import NAMES_AXIS
 from laptime.views.figures.figure import Figure, Trace, apart, axis, label, milliseconds
@@ -137,22 +138,13 @@ def throughput(found: Sequence[Row], over: str) -> Figure | None:
 def layers(one: Row, name: str) -> Figure | None:
     """The layers of one prediction with their phases end to end, the largest first."""
     rows = [
-        {
-            "layer": str(layer["layer"]),
-            **{
-                phase: {"median": layer[f"{phase}_s"]} if layer[f"{phase}_s"] else None
-                for phase in ("forward", "backward", "update")
-            },
-            "total_s": sum(layer[f"{phase}_s"] for phase in ("forward", "backward", "update")),
-        }
+        LayerSeconds(**{key: layer[key] for key in ("layer", "forward_s", "backward_s", "update_s")})
         for layer in one["layer_times"]
     ]
-    whole = sum(row["total_s"] for row in rows) or 1.0
-    drawn = layers_together({"layers": [row | {"share": row["total_s"] / whole} for row in rows]}, "layer")
+    drawn = layers_together(rows, "layer", how="Predicted")
     if drawn is None:
         return None
-    caption = drawn.caption.replace("Median milliseconds", "Predicted milliseconds")
-    return replace(drawn, name="predicted-layers", title=f"Layers of a step on {name}", caption=caption)
+    return replace(drawn, name="predicted-layers", title=f"Layers of a step on {name}")
 
 
 def memory(found: Sequence[Row]) -> Figure:
