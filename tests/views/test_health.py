@@ -48,7 +48,7 @@ def test_lost_steps_come_first_in_the_terminal_and_are_in_the_json(run):
     assert found["health"]["taken_rows"]["steps"] == 10
     assert found["health"]["owner"]["pid"] == run.heartbeat["pid"]
     assert LOST in printed(run_view(run)).splitlines()[2]
-    assert next(run_text.brief(found)) == LOST
+    assert next(run_text.brief(run_view(run))) == LOST
     assert json.loads(json.dumps(found["health"])) == found["health"]
 
 
