@@ -48,7 +48,10 @@ _CHOSEN = {
     "LightningCallback": ("run",),
     "TrainerCallback": ("run",),
 }
-_BASES = {"Recorder": ("laptime.recorder.steps", "Steps")}
+_BASES = {
+    "Recorder": ("laptime.recorder.steps", "Steps"),
+    "LayerSummary": ("laptime.model.layers", "LayerSeconds"),
+}
 _NOT_SHOWN = {"Run": {"stored", "load"}, "Workload": {"of", "document"}, "Prediction": {"of"}}
 
 

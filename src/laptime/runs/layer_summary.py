@@ -35,6 +35,22 @@ class LayerSummary(LayerSeconds):
     busy_s: float | None  # medians over kernel-traced steps, summed over the phases
     idle_s: float | None
     memory_bytes: int | None  # the largest seen
+    how: Mapping[Phase, str]  # how the times were obtained: measured, allocated, …
+    trainable: bool | None  # None of what is no layer of the network
+    compiled: bool
+    activation_bytes: int | None
+    peak_bytes: int | None
+
+    @property
+    def is_module(self) -> bool:
+        """Whether it is a part of the network, and not the loss or what is in no layer."""
+        return self.layer not in (LOSS_LAYER, OTHER_LAYER)
+
+    @property
+    def spread(self) -> float | None:
+        """Interquartile range over the median, as if the phases were slow together: the widest it can be."""
+        ranges = [found.q3 - found.q1 for phase in Phase if (found := self.phase(phase))]
+        return sum(ranges) / self.median_s if self.median_s else None
 
     def phase(self, phase: Phase) -> Statistics | None:
         """Of the steps in which the layer ran."""
@@ -84,6 +100,22 @@ class LayerSummaries(Sequence[LayerSummary]):
     def __len__(self) -> int:
         return len(self._summaries)
 
+    def of(self, summaries: Iterable[LayerSummary]) -> LayerSummaries:
+        """Other summaries of the same steps, as sorted ones are."""
+        return LayerSummaries(
+            summaries,
+            skipped=self.skipped,
+            traced=self.traced,
+            steps=self.steps,
+            updates=self.updates,
+            compute_s=self.compute_s,
+        )
+
+    @property
+    def total_s(self) -> float:
+        """All layers together in the mean step."""
+        return sum(layer.total_s for layer in self)
+
     @property
     def named_share(self) -> float:
         """The share of their time charged to a named unit, not to "(other)"; NaN without times."""
@@ -123,7 +155,10 @@ def summarize_layers(layers: SelectedLayers, network: Sequence[Layer]) -> LayerS
         cells.setdefault(layer, {})[phase] = found
         if phase == Phase.UPDATE:
             updated[found.step] = True
-    rows = [_summary(layer, cells.get(layer.name, {}), layers) for layer in _ordered(network, cells)]
+    rows = [
+        _summary(layer, cells.get(layer.name, {}), layers, described=place < len(network))
+        for place, layer in enumerate(_ordered(network, cells))
+    ]
     whole = sum(row["forward_s"] + row["backward_s"] + row["update_s"] for row in rows)
     summaries = (LayerSummary(**row, share=math.nan) for row in rows)
     return LayerSummaries(
@@ -144,7 +179,9 @@ def _ordered(network: Sequence[Layer], measured: Iterable[str]) -> list[Layer]:
     return [*network, *(Layer(name=name, path=name, kind="") for name in beside + pseudo)]
 
 
-def _summary(layer: Layer, phases: Mapping[str, LayerCells], layers: SelectedLayers) -> dict[str, Any]:
+def _summary(
+    layer: Layer, phases: Mapping[str, LayerCells], layers: SelectedLayers, *, described: bool
+) -> dict[str, Any]:
     steps = layers.count
     statistics: dict[str, Statistics] = {}
     means = dict.fromkeys(Phase, 0.0)
@@ -169,6 +206,11 @@ def _summary(layer: Layer, phases: Mapping[str, LayerCells], layers: SelectedLay
         "busy_s": _summed_medians(cells.busy_s for cells in phases.values()),
         "idle_s": _summed_medians(cells.idle_s for cells in phases.values()),
         "memory_bytes": int(max(memory)) if memory else None,
+        "how": {phase: layers.rows.how((layer.name, phase.value)) for phase in Phase if phase in phases},
+        "trainable": layer.trainable if described else None,
+        "compiled": described and layer.compiled,
+        "activation_bytes": layer.activation_bytes,
+        "peak_bytes": layer.peak_bytes,
     }
 
 

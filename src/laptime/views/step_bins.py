@@ -48,14 +48,16 @@ def digest(run: Run) -> Digest:
     """What the figures of a run are drawn from."""
     stages = {stage: run.selected(stage) for stage in Stage}
     stage = Stage.TRAIN if stages[Stage.TRAIN].every.rows else Stage.VALIDATION
-    layers, slow_layers = _layers(run.selected_layers(stage))
+    numbers = {stage: np.unique(steps.every["step"]) for stage, steps in stages.items()}
+    between = {Stage.TRAIN: numbers[Stage.VALIDATION], Stage.VALIDATION: numbers[Stage.TRAIN]}
+    layers, slow_layers = _layers(run.selected_layers(stage), between[stage])
     return Digest(
         stage=stage,
-        steps=_joined([_step_bins(steps) for steps in stages.values()]),
+        steps=_joined([_step_bins(steps, between[stage]) for stage, steps in stages.items()]),
         slow_steps=_furthest(_joined([_slow_steps(steps) for steps in stages.values()]), "wall_s"),
         layers=layers,
         slow_layers=slow_layers,
-        learning=_learning(stages),
+        learning=_learning(stages, between[Stage.TRAIN]),
         marked=_marked(stages[Stage.TRAIN]),
         spread=_spread(stages[stage]["wall_s"]),
     )
@@ -118,18 +120,19 @@ def _coarse(steps: Column) -> tuple[Whole, int]:
     return (steps.astype(np.int64) - low) * most // whole, most
 
 
-def _step_bins(steps: SelectedSteps) -> Rows:
+def _step_bins(steps: SelectedSteps, between: Column) -> Rows:
     every = steps.every
     place, bins = _place(every["step"], BINS)
     key = every["rank"].astype(np.int64) * bins + place
     walls, numbers = _Groups(key, every["wall_s"]), _Groups(key, every["step"])
-    ranks = walls.keys // bins
+    ranks, middles = walls.keys // bins, numbers.quantile(0.5)
     return {
         "stage": np.full(len(ranks), steps.stage.value, dtype=object),
         "rank": ranks,
         "device": np.array([steps.devices[int(rank)] for rank in ranks], dtype=object),
         "bin": walls.keys % bins,
-        "step": numbers.quantile(0.5),
+        "step": middles,
+        "after_gap": _after_gap(walls.keys, middles, between),
         "count": walls.counts,
         "mean_s": walls.mean(every["wall_s"]),
         **{f"{name}_s": walls.quantile(share) for name, share in _QUARTILES.items()},
@@ -138,6 +141,13 @@ def _step_bins(steps: SelectedSteps) -> Rows:
 
 
 _QUARTILES = {"min": 0.0, "q1": 0.25, "median": 0.5, "q3": 0.75, "max": 1.0}
+
+
+def _after_gap(keys: Whole, steps: Column, between: Column) -> Mask:
+    """Bins that do not follow the one before since steps of the other stage lie between the two."""
+    passed = np.searchsorted(between, steps)
+    apart = (np.diff(keys) > 1) & (np.diff(passed) > 0)
+    return np.append(False, apart) if len(steps) else np.zeros(0, dtype=np.bool_)
 
 
 def _slow_steps(steps: SelectedSteps) -> Rows:
@@ -169,7 +179,7 @@ def _furthest(rows: Rows, name: str) -> Rows:
     return {column: values[order] for column, values in rows.items()}
 
 
-def _layers(layers: SelectedLayers) -> tuple[Rows, Rows]:
+def _layers(layers: SelectedLayers, between: Column) -> tuple[Rows, Rows]:
     """Bins of layer times, and their outliers."""
     every = layers.steps.every
     owner, step, seconds = layers.seconds()
@@ -193,13 +203,14 @@ def _layers(layers: SelectedLayers) -> tuple[Rows, Rows]:
     binned = owners(times.keys // bins) | {
         "bin": times.keys % bins,
         "step": middles.quantile(0.5),
+        "after_gap": _after_gap(times.keys, middles.quantile(0.5), between),
         "seconds": times.quantile(0.5),
     }
     slow = owners(lane[at]) | {"step": numbers[at], "seconds": seconds[at], "usual_s": usual}
     return binned, _furthest(slow, "seconds")
 
 
-def _learning(stages: Mapping[Stage, SelectedSteps]) -> Rows:
+def _learning(stages: Mapping[Stage, SelectedSteps], between: Column) -> Rows:
     """Ranks log the same training, so the lowest speaks for all."""
     since = _attempt_starts([steps.every for steps in stages.values()])
     lowest = min((int(steps.every["rank"].min()) for steps in stages.values() if steps.every.rows), default=0)
@@ -211,11 +222,15 @@ def _learning(stages: Mapping[Stage, SelectedSteps]) -> Rows:
         numbers = _Groups(place, rows["step"])
         ends = _Groups(place, began + rows["start_s"] + rows["wall_s"])
         loss, known = rows["loss"], rows.known("loss")
+        middles = numbers.quantile(0.5)
+        # Of a validation a point stands for an epoch, and the line leads from one to the next.
+        gaps = _after_gap(numbers.keys, middles, between if stage is Stage.TRAIN else between[:0])
         found.append(
             {
                 "stage": np.full(len(numbers.keys), stage.value, dtype=object),
                 "bin": numbers.keys,
-                "step": numbers.quantile(0.5),
+                "step": middles,
+                "after_gap": gaps,
                 "epoch": numbers.mean(rows["epoch"]),
                 "at_s": ends.quantile(1.0),
                 "loss": numbers.mean(loss, np.isfinite(loss)),

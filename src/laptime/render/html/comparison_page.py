@@ -19,7 +19,7 @@ from laptime.views.comparison import tables
 from laptime.views.comparison.notes import listed
 from laptime.views.comparison.predicted import PredictedComparison
 from laptime.views.comparison.several import SeveralRuns, side_by_side
-from laptime.views.comparison.sides import ComparisonView, StageComparison
+from laptime.views.comparison.sides import ComparisonView, StageComparison, common_noun, common_unit
 from laptime.views.figures import comparison as figures
 from laptime.views.figures import comparison_layers
 from laptime.views.figures.figure import Figure
@@ -186,14 +186,12 @@ def _listed(*made: Table | None) -> list[Table]:
 
 
 def _runs(view: SeveralRuns) -> Section:
-    nouns = {run.noun(view.stage) for run in view.runs} - {None}
-    noun = (nouns.pop() or "") if len(nouns) == 1 else NOUNS[view.stage.value]
     return Section(
         name="runs",
         title="The runs",
         sentences=[_VERDICTS],
         tables=[*_listed(tables.groups_table(view) if view.repeated else None), tables.runs_table(view)],
-        figures=_drawn(figures.step_intervals(view, noun)),
+        figures=_drawn(figures.step_intervals(view, common_noun(view.runs, view.stage))),
     )
 
 
@@ -208,8 +206,7 @@ def _breakdown(view: SeveralRuns) -> Section:
 
 
 def _layers(view: SeveralRuns) -> Section:
-    units = {run.unit for run in view.runs}
-    unit = units.pop() if len(units) == 1 else "layer"
+    unit = common_unit(view.runs)
     part = _part(view)
     table = tables.layers_table(part) if part else None
     shared = comparison_layers.few_shared(view.runs, view.stage)

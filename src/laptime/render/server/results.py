@@ -61,8 +61,9 @@ def cells(run: Run) -> dict[str, str]:
         found.setdefault("steps", f"{int(np.count_nonzero(steps.of_first_rank)):,}")
         found.setdefault("step", format.milliseconds(float(np.median(timed.wall_s))))
         if timed.samples_per_s is not None:
-            found.setdefault("rate", f"{timed.samples_per_s:,.0f}")
-        learned = last_epoch(steps.every) or {}
+            found.setdefault("rate", format.rate(timed.samples_per_s))
+        epoch = last_epoch(steps.every)
+        learned = epoch.values if epoch else {}
         if "loss" in learned:
             found["loss"] = format.loss(learned["loss"])
         if "top1" in learned:

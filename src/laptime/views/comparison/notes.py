@@ -33,7 +33,7 @@ def notes(view: ComparisonView, *, same_code: bool) -> Iterator[str]:
         if len({configuration(run.recorded) for run in side}) > 1:
             yield f"the runs of {letter} differ in their configuration, which widens the intervals"
     for what, read in _MACHINE.items():
-        values = [sorted({str(read(run.environment)) for run in side}) for side in (view.a, view.b)]
+        values = [sorted({str(read(run.view.environment)) for run in side}) for side in (view.a, view.b)]
         if values[0] != values[1]:
             yield f"the {what} differ: A {name(', '.join(values[0]))}, B {name(', '.join(values[1]))}"
     for letter, side in (("A", view.a), ("B", view.b)):
@@ -97,7 +97,7 @@ def _layers(view: ComparisonView) -> Iterator[str]:
     stage = next(iter(view.stages.values()), None)
     if stage is None:
         return
-    lost = [all(run.lost_layers for run in side) for side in (view.a, view.b)]
+    lost = [all("layers" in run.view.lost for run in side) for side in (view.a, view.b)]
     for letter, gone in zip("AB", lost, strict=True):
         if gone:
             yield f"{letter} lost its `layers` folder, so layers cannot be compared"

@@ -18,8 +18,8 @@ from laptime.runs.files import plain
 from laptime.runs.select import Samples
 from laptime.views.comparison.groups import are_repetitions
 from laptime.views.comparison.notes import notes
-from laptime.views.layers_by_device import by_device
-from laptime.views.run_view import METRICS, NOUNS, content, source
+from laptime.views.layers_by_device import DeviceSeconds, by_device
+from laptime.views.run_view import METRICS, NOUNS, RunView, run_view
 from laptime.views.step_series import Series, series
 
 _SAME_BATCH = 0.005  # batches that differ by less are the same: a last one may be smaller
@@ -27,19 +27,19 @@ _SAME_BATCH = 0.005  # batches that differ by less are the same: a last one may 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ComparedRun:
-    """A run with the steps that count, of each stage that has any."""
+    """A run, what is shown of it, and the steps that count, of each stage that has any."""
 
     name: str  # unlike the others'
     recorded: Run
+    view: RunView
     series: Mapping[Stage, Series]
-    content: Mapping[str, Any]
 
     @classmethod
     def of(cls, run: Run, name: str = "") -> ComparedRun:
         """Read what is compared."""
         stages = {stage: series(run, stage) for stage in Stage}
         known = {stage: read for stage, read in stages.items() if read is not None}
-        return cls(name=name or str(run.path), recorded=run, series=known, content=content(run))
+        return cls(name=name or str(run.path), recorded=run, view=run_view(run), series=known)
 
     def wall_s(self, stage: Stage) -> Samples:
         """Seconds of each step that counts."""
@@ -48,54 +48,32 @@ class ComparedRun:
 
     def result(self, stage: Stage, metric: str) -> float | None:
         """A metric over the last epoch; NaN where a value is not finite, None where none was logged."""
-        results = (self.content[stage.value] or {}).get("results") or {}
-        if metric not in results:
-            return None
-        return math.nan if results[metric] is None else float(results[metric])
+        part = self.view.stages.get(stage)
+        values = part.results.values if part and part.results else {}
+        value = values.get(metric)
+        return math.nan if value is None and metric in values else value
 
     def layer_s(self, stage: Stage) -> dict[str, float]:
-        """Seconds of each layer in a step, all phases together; none where the stage has no layer times."""
-        layers = self.series[stage].layers if stage in self.series else {}
-        totals: dict[str, float] = {}
-        for (layer, _), seconds in layers.items():
-            totals[layer] = totals.get(layer, 0.0) + float(np.median(seconds))
-        return {layer: seconds for layer, seconds in totals.items() if seconds}
+        """Mean seconds of each layer in a step, all phases together; none without layer times."""
+        part = self.view.stages.get(stage)
+        return {layer.layer: layer.total_s for layer in part.timed_layers} if part else {}
 
     def account_s(self, stage: Stage) -> dict[Account, float]:
         """Mean seconds of each account in a step; none of a run read from a log, which has only times."""
-        known = stage in self.series and source(self.recorded.config) != "log"
-        accounts = self.series[stage].accounts if known else {}
+        accounts = self.series[stage].accounts if stage in self.series and self.view.source != "log" else {}
         return {account: max(0.0, float(np.nanmean(seconds))) for account, seconds in accounts.items()}
 
-    @property
-    def device(self) -> str:
-        """Its name; empty where it is not known."""
-        return str((self.environment.get("device") or {}).get("name") or "")
 
-    @property
-    def environment(self) -> Mapping[str, Any]:
-        """What the run says of its machine."""
-        environment: Mapping[str, Any] = self.content["run"]["environment"]
-        return environment
+def common_noun(runs: Sequence[ComparedRun], stage: Stage) -> str:
+    """What a step of the stage is called."""
+    nouns = {run.view.stages[stage].noun for run in runs if stage in run.view.stages}
+    return nouns.pop() if len(nouns) == 1 else NOUNS[stage.value]
 
-    @property
-    def unit(self) -> str:
-        """What time is charged to: layer or operator."""
-        return str(self.content["run"]["unit"])
 
-    @property
-    def lost_layers(self) -> bool:
-        """Whether layer times were recorded and are gone."""
-        return "layers" in self.content["lost"]
-
-    def steps(self, stage: Stage) -> int | None:
-        """How many the stage has, those that do not count too."""
-        return (self.content[stage.value] or {}).get("steps")
-
-    def noun(self, stage: Stage) -> str | None:
-        """What a step of the stage is called; None where there is none."""
-        part = self.content[stage.value]
-        return None if part is None else str(part["noun"])
+def common_unit(runs: Sequence[ComparedRun]) -> str:
+    """What time is charged to: layer or operator."""
+    units = {run.view.unit for run in runs}
+    return units.pop() if len(units) == 1 else "layer"
 
 
 T = TypeVar("T", Comparison, PredictedTime)
@@ -133,7 +111,7 @@ class StageComparison:
     accounts: Mapping[Account, Comparison]
     layers: tuple[LayerComparison[Comparison], ...]
     only: tuple[list[str], list[str]]  # layers of A alone, and of B alone
-    by_device: tuple[list[dict[str, Any]], list[dict[str, Any]]] | None
+    by_device: tuple[list[DeviceSeconds], list[DeviceSeconds]] | None
 
     def document(self) -> dict[str, Any]:
         """As `--json` has it."""
@@ -294,8 +272,6 @@ class _Pair:
     def compare(self, by_rank: bool) -> StageComparison:
         """Every quantity."""
         every = [run for side in self.runs for run in side]
-        nouns = {run.noun(self.stage) for run in every} - {None}
-        units = {run.unit for run in every}
         names = [self._layer_names(*both) for both in zip(self.sides, self.runs, strict=True)]
         step = self._times(lambda run: run.wall_s)
         assert step is not None  # a side has steps
@@ -303,8 +279,8 @@ class _Pair:
         sample = self._times(lambda run: run.wall_s / run.samples) if self.per_sample else None
         return StageComparison(
             stage=self.stage,
-            noun=(nouns.pop() or "") if len(nouns) == 1 else NOUNS[self.stage.value],
-            unit=units.pop() if len(units) == 1 else "layer",
+            noun=common_noun(every, self.stage),
+            unit=common_unit(every),
             per_sample=self.per_sample,
             step=step,
             sample=sample,

@@ -170,7 +170,13 @@ def runs_table(view: SeveralRuns) -> Table:
         _column("run", (one_line(run.name) for run in runs), words=True),
         _column("status", (run.recorded.status for run in runs), words=True),
         *([_column("device", devices, words=True)] if len(set(devices)) > 1 else ()),
-        _column("steps", (number(run.steps(stage), "{:,}".format) for run in runs)),
+        _column(
+            "steps",
+            (
+                number(run.view.stages[stage].steps if stage in run.view.stages else None, "{:,}".format)
+                for run in runs
+            ),
+        ),
         _column("step ms", (format.milliseconds(median, decimals) for median in medians)),
     ]
     if len({batch for batch in batches if not math.isnan(batch)}) > 1:
@@ -184,7 +190,7 @@ def runs_table(view: SeveralRuns) -> Table:
 def device_text(run: ComparedRun, stage: Stage) -> str:
     """Where it ran, and on how many of them."""
     ranks = len(run.series[stage].devices) if stage in run.series else 1
-    name = one_line(run.device) or format.UNKNOWN
+    name = one_line(str(run.view.device.get("name") or format.UNKNOWN))
     return f"{ranks} × {name}" if ranks > 1 else name
 
 

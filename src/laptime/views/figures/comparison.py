@@ -183,7 +183,7 @@ def step_times(digests: Sequence[tuple[str, Digest]], stage: Stage) -> Figure | 
                 "x": packed(rows["step"]),
                 "y": packed(rows["median_s"] * 1e3),
                 "line": {"color": palette.nth_colour(place), "width": 1.5},
-                "hovertemplate": "step %{x}: %{y:.4g} ms",
+                "hovertemplate": "step %{x}: %{y:,.4~r} ms",
             }
         )
     if not traces:

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from laptime.model import Stage
+from laptime.model import LOSS_LAYER, OTHER_LAYER, Stage
 from laptime.model.comparison import Comparison
 from laptime.model.prediction import PredictedTime
 from laptime.runs.files import one_line
@@ -14,7 +14,6 @@ from laptime.views import palette
 from laptime.views.comparison.sides import ComparedRun, LayerComparison, largest_layers
 from laptime.views.figures.comparison import NAMES_AXIS, vertical_line
 from laptime.views.figures.figure import Figure, Trace, apart, axis, interval_dots, label, milliseconds
-from laptime.views.run_view import PSEUDO
 
 _MOST_BARS = 20
 _MOST_ROWS = 40
@@ -65,7 +64,7 @@ def layers_beside(runs: Sequence[ComparedRun], stage: Stage, unit: str) -> Figur
     ]
     every = {name for mine in times for name in mine}
     left = f" The first {_MOST_SIDES} of {len(runs)} runs." if len(runs) > _MOST_SIDES else ""
-    caption = f"Median milliseconds of a {unit} in a step, all phases together."
+    caption = f"Mean milliseconds of a {unit} in a step, all phases together."
     caption += _of_all(len(names), len(every)) + left
     return _beside("layers", f"{unit.capitalize()}s side by side", caption, traces, len(names))
 
@@ -197,7 +196,7 @@ def layer_map(runs: Sequence[ComparedRun], stage: Stage, unit: str) -> Figure | 
     return Figure(
         name="layer-map",
         title=f"{unit.capitalize()}s against the baseline",
-        caption=f"Median time of each {unit} over its time in {one_line(runs[0].name)}: 2 is twice as long. "
+        caption=f"Mean time of each {unit} over its time in {one_line(runs[0].name)}: 2 is twice as long. "
         f"A {unit} that a run lacks is left blank. The {len(names)} largest of the baseline.",
         traces=[
             {
@@ -231,7 +230,7 @@ def layer_map(runs: Sequence[ComparedRun], stage: Stage, unit: str) -> Figure | 
 
 def few_shared(runs: Sequence[ComparedRun], stage: Stage) -> tuple[int, int] | None:
     """How many layers two runs or more have, and of how many, where these are too few to draw together."""
-    modules = [{name for name in run.layer_s(stage) if name not in PSEUDO} for run in runs]
+    modules = [{name for name in run.layer_s(stage) if name not in (LOSS_LAYER, OTHER_LAYER)} for run in runs]
     every = set().union(*modules)
     shared = {name for name in every if sum(name in mine for mine in modules) > 1}
     timed = sum(bool(mine) for mine in modules)

@@ -131,22 +131,10 @@ def throughput(view: PredictionView, over: Literal["batch", "gpus"]) -> Figure |
 
 def layers(made: Prediction, name: str) -> Figure | None:
     """The layers of one prediction with their phases end to end, the largest first."""
-    rows: list[dict[str, Any]] = [
-        {
-            "layer": layer.layer,
-            "forward": {"median": layer.forward_s} if layer.forward_s else None,
-            "backward": {"median": layer.backward_s} if layer.backward_s else None,
-            "update": {"median": layer.update_s} if layer.update_s else None,
-            "total_s": layer.total_s,
-        }
-        for layer in made.layers()
-    ]
-    whole = sum(row["total_s"] for row in rows) or 1.0
-    drawn = layers_together({"layers": [row | {"share": row["total_s"] / whole} for row in rows]}, "layer")
+    drawn = layers_together(made.layers(), "layer", how="Predicted")
     if drawn is None:
         return None
-    caption = drawn.caption.replace("Median milliseconds", "Predicted milliseconds")
-    return replace(drawn, name="predicted-layers", title=f"Layers of a step on {name}", caption=caption)
+    return replace(drawn, name="predicted-layers", title=f"Layers of a step on {name}")
 
 
 def memory(predictions: Sequence[Prediction]) -> Figure:
