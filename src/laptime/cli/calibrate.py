@@ -242,22 +242,24 @@ def _saved(made: Calibration, rows: Sequence[Row], out: Path | None) -> Path:
 
 def _print(document: Mapping[str, Any]) -> None:
     from laptime.render.terminal import run_text
-    from laptime.render.terminal.columns import Column, table
     from laptime.render.terminal.fit import paragraph
+    from laptime.render.terminal.table import table_lines
+    from laptime.views.table import Table, titled
 
     kinds = [kind for kind in document["kinds"] if kind["model"]]
     to = run_text.console()
-    columns = [
-        Column(title="kind", cells=[kind["kind"] for kind in kinds], words=True),
-        Column(title="type", cells=[kind["dtype"] for kind in kinds], words=True),
-        Column(title="rows", cells=[str(kind["rows"]) for kind in kinds]),
-        Column(title="error", cells=[_share(kind["median_error"]) for kind in kinds]),
-    ]
+    table = Table(
+        name="kinds",
+        columns=titled(("kind", "type", "rows", "error"), words=2),
+        rows=[
+            [kind["kind"], kind["dtype"], str(kind["rows"]), _share(kind["median_error"])] for kind in kinds
+        ],
+    )
     head = f"{document['device']}: {document['rows']} operations timed"
     run_text.print_lines(paragraph(head, to.width, style="bold"), to)
     print()
     if kinds:
-        run_text.print_lines(table(columns, to.width), to)
+        run_text.print_lines(table_lines(table, to.width), to)
     others = len(document["kinds"]) - len(kinds)
     if others:
         few = f"{others} more kinds and types have too few rows for a model of their own"

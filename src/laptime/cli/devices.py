@@ -84,8 +84,9 @@ def _peak(device: Device, precision: str) -> Any:
 def _print_table(chosen: Sequence[Device]) -> None:
     from laptime import hardware
     from laptime.render.terminal import run_text
-    from laptime.render.terminal.columns import Column, left_out, table
     from laptime.render.terminal.fit import paragraph
+    from laptime.render.terminal.table import left_out, table_lines
+    from laptime.views.table import Column, table_of
 
     costs = {device.name: hardware.price(device) for device in chosen}
     columns: list[tuple[str, int, Callable[[Device], Any]]] = [
@@ -100,14 +101,15 @@ def _print_table(chosen: Sequence[Device]) -> None:
         ("year", 5, lambda device: device.year and str(device.year)),
     ]
     to = run_text.console()
-    first = Column(title="device", cells=[device.name for device in chosen], words=True)
+    names = (Column(title="device", words=True), [_cell(device.name) for device in chosen])
     rest = [
-        Column(title=title, cells=[_cell(read(device)) for device in chosen], needed=needed)
-        for title, needed, read in columns
+        (Column(title=title, priority=priority, optional=True), [_cell(read(device)) for device in chosen])
+        for title, priority, read in columns
     ]
-    run_text.print_lines(table([first, *rest], to.width), to)
+    table = table_of("devices", [names, *rest])
+    run_text.print_lines(table_lines(table, to.width), to)
     words = "fp32 to bf16 in TFLOP/s, dense; $/h an example."
-    if gone := left_out([first, *rest], to.width):
+    if gone := left_out(table, to.width):
         words += f" No room for {', '.join(gone)}: a wider terminal or --json has them."
     for line in paragraph(f"{words} `laptime devices NAME` gives all figures and sources", to.width):
         say(line.plain)
@@ -116,13 +118,15 @@ def _print_table(chosen: Sequence[Device]) -> None:
 def _print_one(device: Device) -> None:
     from laptime import hardware
     from laptime.render.terminal import run_text
-    from laptime.render.terminal.columns import Column, table
     from laptime.render.terminal.fit import paragraph
+    from laptime.render.terminal.table import table_lines
+    from laptime.views.format import name
+    from laptime.views.table import Column, table_of
 
     to = run_text.console()
     width = min(to.width, 140)
     document = _document(device)
-    print(f"{device.title} ({device.name})")
+    print(f"{name(device.title)} ({name(device.name)})")
     told = [("also", ", ".join(device.aliases)), ("note", device.note)]
     told += [
         (f"in {precision}", peak.fallback)
@@ -136,26 +140,22 @@ def _print_one(device: Device) -> None:
         told.append(("memory", "not known, so whether a network fits cannot be said"))
     for title, words in told:
         if words:
-            run_text.print_lines(paragraph(words, width, bullet=f"{title:<8}"), to)
+            run_text.print_lines(paragraph(name(words), width, bullet=f"{title:<8}"), to)
     print()
     figures = list(device.sources)
-    run_text.print_lines(
-        table(
-            [
-                Column(title="figure", cells=[_figure(figure) for figure in figures], words=True),
-                Column(title="value", cells=[_cell(getattr(device, figure)) for figure in figures]),
-                Column(
-                    title="", cells=["est." if f in device.estimated else "" for f in figures], words=True
-                ),
-                Column(title="source", cells=_numbered(device.sources.values()), words=True),
-            ],
-            width,
-        ),
-        to,
+    table = table_of(
+        "figures",
+        [
+            (Column(title="figure", words=True), [_figure(figure) for figure in figures]),
+            (Column(title="value"), [_cell(getattr(device, figure)) for figure in figures]),
+            (Column(title="", words=True), ["est." if f in device.estimated else "" for f in figures]),
+            (Column(title="source", words=True), _numbered(device.sources.values())),
+        ],
     )
+    run_text.print_lines(table_lines(table, width), to)
     print()
     for place, source in enumerate(dict.fromkeys(device.sources.values()), 1):
-        run_text.print_lines(paragraph(source, width, bullet=f"[{place}] "), to)
+        run_text.print_lines(paragraph(name(source), width, bullet=f"[{place}] "), to)
 
 
 def _figure(name: str) -> str:
@@ -170,24 +170,25 @@ def _numbered(sources: Any) -> list[str]:
 def _print_links() -> None:
     from laptime import hardware
     from laptime.render.terminal import run_text
-    from laptime.render.terminal.columns import Column, table
+    from laptime.render.terminal.table import table_lines
+    from laptime.views.table import Column, Table
 
     links, storage = hardware.links(), hardware.storages()
     to = run_text.console()
-    joints = [
-        Column(title="link", cells=[link.name for link in links], words=True),
-        Column(title="GB/s", cells=[_cell(link.bandwidth_gbs) for link in links]),
-        Column(title="µs", cells=[_cell(link.latency_us) for link in links]),
-        Column(title="", cells=[link.title for link in links], needed=1, words=True),
-    ]
-    drives = [
-        Column(title="storage", cells=[drive.name for drive in storage], words=True),
-        Column(title="GB/s", cells=[_cell(drive.read_gbs) for drive in storage]),
-        Column(title="", cells=[drive.title for drive in storage], needed=1, words=True),
-    ]
-    run_text.print_lines(table(joints, to.width), to)
+    speed, about = Column(title="GB/s"), Column(title="", priority=1, words=True)
+    joints = Table(
+        name="links",
+        columns=[Column(title="link", words=True), speed, Column(title="µs"), about],
+        rows=[[*map(_cell, (link.name, link.bandwidth_gbs, link.latency_us, link.title))] for link in links],
+    )
+    drives = Table(
+        name="storage",
+        columns=[Column(title="storage", words=True), speed, about],
+        rows=[[*map(_cell, (drive.name, drive.read_gbs, drive.title))] for drive in storage],
+    )
+    run_text.print_lines(table_lines(joints, to.width), to)
     print()
-    run_text.print_lines(table(drives, to.width), to)
+    run_text.print_lines(table_lines(drives, to.width), to)
 
 
 def _cell(value: Any) -> str:

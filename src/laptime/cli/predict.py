@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING, Any, cast, get_args
 
 from laptime.cli import predict_options as options
 from laptime.cli import synthetic
-from laptime.cli.options import EveryLayer, Json, wrong
-from laptime.cli.outcome import answer, say
-from laptime.cli.predict_checks import above_0, check_gpus, check_training, named_device
+from laptime.cli.options import EveryLayer, wrong
+from laptime.cli.outcome import Answer, answers, say
 from laptime.cli.progress import waiting
 from laptime.cli.quiet import quiet_torch
 
@@ -24,8 +23,10 @@ if TYPE_CHECKING:
     from laptime.model import Workload
     from laptime.model.prediction import Prediction
     from laptime.training.prediction_target import PredictionTarget
+    from laptime.views.prediction.view import PredictionView
 
 
+@answers
 def predict(
     name: options.Target,
     device: options.Devices = None,
@@ -55,8 +56,7 @@ def predict(
     direct: options.Direct = False,
     save: options.Save = None,
     every_layer: EveryLayer = False,
-    as_json: Json = False,
-) -> None:
+) -> Answer:
     """Predict the time of a training step, layer by layer, without running it.
 
     Times of an H200, and of what `laptime calibrate` ran on, rest on measured operations; those of other
@@ -64,9 +64,9 @@ def predict(
     """
     counts = _numbers("--gpus", gpus)
     sizes = None if batch is None else _numbers("--batch", batch)
-    above_0(samples=samples, epochs=epochs, price=price, within=within, under=under, decode_rate=decode_rate)
-    check_gpus(counts, gpus_per_link)
-    check_training(samples, epochs, within, under)
+    _above_0(samples=samples, epochs=epochs, price=price, within=within, under=under, decode_rate=decode_rate)
+    _check_gpus(counts, gpus_per_link)
+    _check_training(samples, epochs, within, under)
     if same_samples and (samples is not None or epochs is not None):
         wrong("--same-samples", "it is for one step; hours are of GPUs with samples of their own")
     feed = _feed(
@@ -100,13 +100,52 @@ def predict(
         choices=tuple(choices),
         explanation=explained,
     )
-    if as_json:
-        answer(view.document())
-        return
+    return Answer(document=view.document(), show=lambda: _show(view, every_layer))
+
+
+def _show(view: PredictionView, every_layer: bool) -> None:
     from laptime.render.terminal import prediction, run_text
 
     to = run_text.console()
     run_text.print_lines(prediction.lines(view, to.width, every_layer=every_layer), to)
+
+
+def _above_0(**given: float | None) -> None:
+    """Options that are a number above 0 where they are given, by their names with underscores."""
+    for name, value in given.items():
+        if value is not None and not (math.isfinite(value) and value > 0):
+            wrong(f"--{name.replace('_', '-')}", f"{value:g} is not a number above 0")
+
+
+def _check_training(
+    samples: int | None, epochs: int | None, within: float | None, under: float | None
+) -> None:
+    """Epochs alone say nothing; a choice needs the whole training."""
+    if (within is not None or under is not None) and (samples is None or epochs is None):
+        asking = "--within" if within is not None else "--under"
+        wrong(asking, "it is about the whole training; give --samples and --epochs too")
+    if epochs is not None and samples is None:
+        wrong("--epochs", "how many samples has an epoch? give --samples too")
+
+
+def _check_gpus(counts: Sequence[int], gpus_per_link: int | None) -> None:
+    """As many as one node has, and no more of them at a link."""
+    from laptime.estimate.predict import MOST_GPUS
+
+    if max(counts) > MOST_GPUS:
+        wrong("--gpus", f"{max(counts)} GPUs are more than one node has; give {MOST_GPUS} at most")
+    if gpus_per_link is not None and gpus_per_link > min(counts):
+        wrong("--gpus-per-link", f"{gpus_per_link} GPUs cannot share a link where --gpus is {min(counts)}")
+
+
+def _named_device(name: str, counts: Sequence[int]) -> Device:
+    """The device of that name, as many of it as were asked for."""
+    from laptime.estimate import device_speed
+
+    found = device_speed.device(name)
+    if found.kind == "cpu" and max(counts) > 1:
+        wrong("--gpus", f"{found.name} is a CPU, of which a node has no {max(counts)}; leave --gpus out")
+    return found
 
 
 def _target(
@@ -196,10 +235,10 @@ def _devices(asked: Sequence[str] | None, choosing: bool, counts: Sequence[int])
 
     names = [part for text in asked or () for part in _names(text)]
     if names and "all" not in names:
-        found = [named_device(one, counts) for one in names]
+        found = [_named_device(one, counts) for one in names]
         return list({one.name: one for one in found}.values())
     if not names and not choosing:
-        return [named_device("h200", counts)]
+        return [_named_device("h200", counts)]
     every = hardware.devices()
     if choosing:
         every = tuple(one for one in every if hardware.price(one) is not None)

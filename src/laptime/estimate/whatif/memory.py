@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from laptime.estimate.largest_batch import MOST
-from laptime.estimate.whatif.steps import Timed, workspaces
+from laptime.estimate.whatif.steps import TimedStep, workspaces
 from laptime.model import Phase
 from laptime.model.layers import LayerSeconds
 from laptime.model.operation import Operation
@@ -21,7 +21,7 @@ POINTS = 2000  # of a timeline: more than a screen is wide
 _BEND = 0.998
 
 
-def memory_timeline(timed: Timed, made: Prediction) -> dict[str, Any] | None:
+def memory_timeline(timed: TimedStep, made: Prediction) -> dict[str, Any] | None:
     """Bytes alive at each moment of one GPU's step, and whose they are; None where no one counted them.
 
     Where a run corrects a layer's time its moments are as much longer. Points lie where operations begin.
@@ -47,7 +47,7 @@ def memory_timeline(timed: Timed, made: Prediction) -> dict[str, Any] | None:
     }
 
 
-def _bytes(timed: Timed) -> list[int]:
+def _bytes(timed: TimedStep) -> list[int]:
     """Parameters, state and inputs stay; gradients wait for the update, with what it computes in."""
     workload = timed.prepared.workload
     memory = workload.memory
@@ -62,7 +62,7 @@ def _bytes(timed: Timed) -> list[int]:
     return found
 
 
-def _library(timed: Timed) -> int:
+def _library(timed: TimedStep) -> int:
     return 0 if timed.speed.device.kind == "cpu" else LIBRARY_BYTES
 
 
