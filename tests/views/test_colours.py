@@ -17,7 +17,7 @@ from laptime.render.html.render import static
 from laptime.render.terminal import run_text
 from laptime.runs import load
 from laptime.views import palette
-from laptime.views.run_view import content
+from laptime.views.run_view import run_view
 
 CODES = re.compile(r"\x1b\[([0-9;]*)m")
 # Of the sixteen colours those that cannot be read on black or on white, as codes of the foreground.
@@ -26,7 +26,7 @@ UNREADABLE = {"30", "37", "92", "93", "96", "97"}
 
 @pytest.fixture
 def rich(tmp_path):
-    return content(load(a_rich_run(tmp_path / "run")))
+    return run_view(load(a_rich_run(tmp_path / "run")))
 
 
 def test_no_code_is_in_what_is_no_terminal(rich):

@@ -10,7 +10,7 @@ from laptime.render.terminal import comparison_text, run_text
 from laptime.render.terminal.experiment import results
 from laptime.runs import load
 from laptime.views.comparison.sides import compare
-from laptime.views.run_view import content
+from laptime.views.run_document import content
 
 
 @pytest.fixture

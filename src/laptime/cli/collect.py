@@ -26,13 +26,14 @@ def collect(
     with waiting("reading"):
         from laptime.runs.importers import collect as collected
         from laptime.runs.locations import default_out
-        from laptime.views.run_view import content
+        from laptime.views.run_document import document
+        from laptime.views.run_view import run_view
 
         run = collected(path, out or default_out(path.name.split(".")[0] or "collected"), pattern=pattern)
-        shown = content(run)
+        view = run_view(run)
 
     def show() -> None:
-        show_run(shown, every_layer=every_layer)
+        show_run(view, every_layer=every_layer)
         say(f"written to {run.path}")
 
-    return Outcome(document={"run": str(run.path), "content": shown}, show=show)
+    return Outcome(document={"run": str(run.path), "content": document(view)}, show=show)

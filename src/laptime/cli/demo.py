@@ -6,7 +6,7 @@ import shlex
 import shutil
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -18,6 +18,7 @@ from laptime.cli.quiet import quiet_torch
 if TYPE_CHECKING:
     from laptime.runs import Run
     from laptime.training.config import Config
+    from laptime.views.run_view import RunView
 
 CARDS, UNSEEN_CARDS = 4000, 500
 BATCH = 32
@@ -47,14 +48,16 @@ def demo(
     except KeyboardInterrupt:
         say(f"the run so far is in {place}")
         raise
-    from laptime.views.run_view import content
+    from laptime.views.run_document import document
+    from laptime.views.run_view import run_view
 
-    shown = content(run)
-    accuracy = shown["validation"]["results"]["top1"]
+    view = run_view(run)
+    results = view.validation and view.validation.results
+    accuracy = (results and results.values["top1"]) or 0.0
     page = _page(run)
     return Outcome(
-        document=shown | {"accuracy": accuracy, "report": page and str(page)},
-        show=lambda: _print(shown, accuracy, place, page),
+        document=document(view) | {"accuracy": accuracy, "report": page and str(page)},
+        show=lambda: _print(view, accuracy, place, page),
     )
 
 
@@ -100,8 +103,8 @@ def command() -> str:
     return "laptime" if same else shlex.quote(str(started))
 
 
-def _print(shown: dict[str, Any], accuracy: float, out: Path, page: Path | None) -> None:
-    show_run(shown)
+def _print(view: RunView, accuracy: float, out: Path, page: Path | None) -> None:
+    show_run(view)
     where, laptime = shlex.quote(str(out)), command()
     drawn = f", every figure of it in {page}" if page else ""
     print(f"""

@@ -109,7 +109,7 @@ def _steadiness() -> dict[str, Any]:
     import torch
 
     from laptime.model import summarize
-    from laptime.views.run_view import statistics
+    from laptime.views.run_document import statistics
 
     matrix = torch.rand(384, 384)
     for _ in range(3):

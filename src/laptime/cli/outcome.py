@@ -11,13 +11,16 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import wraps
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import typer
 from typer.core import TyperGroup
 
 from laptime.cli.options import Json
 from laptime.errors import LaptimeError
+
+if TYPE_CHECKING:
+    from laptime.views.run_view import RunView
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,11 +104,11 @@ def answer(document: Any) -> None:
     print(json.dumps(plain(document), indent=1, allow_nan=False))
 
 
-def show_run(content: dict[str, Any], *, every_layer: bool = False) -> None:
+def show_run(view: RunView, *, every_layer: bool = False) -> None:
     """The tables of a run on the terminal."""
     from laptime.render.terminal import run_text
 
-    run_text.show(content, run_text.console(), every_layer=every_layer)
+    run_text.show(view, run_text.console(), every_layer=every_layer)
 
 
 def forgive_encoding() -> None:

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from torch import Tensor, nn
 
     from laptime.training.objectives import Objective
+    from laptime.views.run_view import RunView
 
 WARM_UP = 3
 TRACED = 2
@@ -57,8 +58,10 @@ def profile(
         place, why = choose_device(device)
         subject = ProfiledNetwork.of(name, target.network(name).to(place), samples, batch, place, inference)
     say(f"{name}: input {subject.shapes}, batch {batch}, device {place} ({why})")
-    recorded = _recorded(subject, steps, division, out)
-    return Outcome(document=recorded, show=lambda: show_run(recorded, every_layer=every_layer))
+    from laptime.views.run_document import document
+
+    view = _recorded(subject, steps, division, out)
+    return Outcome(document=document(view), show=lambda: show_run(view, every_layer=every_layer))
 
 
 def _samples(name: str, inputs: Sequence[str] | None) -> list[synthetic.Sample]:
@@ -187,11 +190,9 @@ def traced_steps(steps: int) -> list[int]:
     return [*range(first, first + TRACED)]
 
 
-def _recorded(
-    subject: ProfiledNetwork, steps: int, division: Granularity, out: Path | None
-) -> dict[str, Any]:
+def _recorded(subject: ProfiledNetwork, steps: int, division: Granularity, out: Path | None) -> RunView:
     from laptime.api import default_out, record
-    from laptime.views.run_view import content
+    from laptime.views.run_view import run_view
 
     place = out or default_out("profile")
     config = {
@@ -217,4 +218,4 @@ def _recorded(
             if loss is not None:
                 recording.log(loss=loss)
             tell("")
-    return content(recording.run)
+    return run_view(recording.run)

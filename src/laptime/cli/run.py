@@ -8,7 +8,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext, redirect_stdout
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -16,6 +16,9 @@ from laptime.cli.options import Json, Layers, Out, granularity, step_numbers
 from laptime.cli.outcome import answer, say
 from laptime.cli.quiet import quiet_traces
 from laptime.errors import NotJoined, RunExists
+
+if TYPE_CHECKING:
+    from laptime.views.run_view import RunView
 
 
 def run(
@@ -74,11 +77,13 @@ def run(
         )
     if not leads or os.getpid() != process:  # a fork of the script has ended: its parent tells of the run
         raise typer.Exit(status)
-    recorded = _recorded(absolute)
+    view = _recorded(absolute)
     if as_json:
-        answer((recorded or {"run": None}) | {"exit_status": status})
-    elif recorded:
-        _tell(place, recorded)
+        from laptime.views.run_document import document
+
+        answer((document(view) if view else {"run": None}) | {"exit_status": status})
+    elif view:
+        _tell(place, view)
     raise typer.Exit(status)
 
 
@@ -94,22 +99,22 @@ def _name(script: str, module: bool) -> str:
     return "".join(letter if letter.isalnum() or letter in "-_" else "-" for letter in name) or "run"
 
 
-def _recorded(out: Path) -> dict[str, Any] | None:
+def _recorded(out: Path) -> RunView | None:
     """What was recorded; None where the script ended before there was anything."""
     if not (out / "run.json").exists():
         return None
     from laptime.runs import load
-    from laptime.views.run_view import content
+    from laptime.views.run_view import run_view
 
-    return content(load(out))
+    return run_view(load(out))
 
 
-def _tell(out: Path, recorded: dict[str, Any]) -> None:
+def _tell(out: Path, view: RunView) -> None:
     from laptime.render.terminal.run_text import brief
 
     say()
     say(f"laptime: the run is in {out}")
-    for line in brief(recorded):
+    for line in brief(view):
         say(f"  {line}")
     say(f"  laptime show {shlex.quote(str(out))} shows all of it")
 

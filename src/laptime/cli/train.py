@@ -222,15 +222,16 @@ class _Bar:
 
 
 def _show(run: Run, asked: _Asked) -> None:
-    from laptime.views.run_view import content
+    from laptime.views.run_document import document
+    from laptime.views.run_view import run_view
 
-    shown = content(run)
+    view = run_view(run)
     if asked.as_json:
-        answer(shown)
+        answer(document(view))
         return
-    show_run(shown, every_layer=asked.every_layer)
+    show_run(view, every_layer=asked.every_layer)
     where = shlex.quote(str(run.path))
-    print(f"\n{learned(run, shown)}")
+    print(f"\n{learned(run, view)}")
     saved = (run.path / "checkpoint" / "last.pt").exists()
     resume = f"    laptime train … --resume --out {where}" if saved else ""  # without one it would be refused
     print(f"The run is in {run.path}\n  laptime show {where}{resume}")

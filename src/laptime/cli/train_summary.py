@@ -6,7 +6,7 @@ import shlex
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import typer
 
@@ -15,6 +15,7 @@ from laptime.cli.outcome import say
 if TYPE_CHECKING:
     from laptime.runs import Run
     from laptime.training.experiment import Spread, TrialResult
+    from laptime.views.run_view import RunView
 
 
 class UnfinishedRun:
@@ -62,26 +63,23 @@ def status(stop: KeyboardInterrupt) -> int:
     return 143 if isinstance(stop, Terminated) else 130
 
 
-def learned(run: Run, content: dict[str, Any]) -> str:
+def learned(run: Run, view: RunView) -> str:
     """Losses, accuracies and time of the whole training, in one line."""
-    import pyarrow.compute as pc
-
-    from laptime.views.format import percent
+    from laptime.views.format import loss, percent
+    from laptime.views.run_view import NOUNS
 
     topn = run.config.get("validation", {}).get("topn", "n")
     names = {"loss": "loss", "top1": "top-1", "topn": f"top-{topn}"}
     words = []
-    for stage, title in (("train", "training"), ("validation", "validation")):
-        results = (content[stage] or {}).get("results") or {}
+    for part in view.stages.values():
+        results = part.results.values if part.results else {}
         known = [key for key in names if key in results]
         told = [
-            f"{names[key]} {results[key]:.4g}" if key == "loss" else f"{names[key]} {percent(results[key])}"
-            for key in known
+            f"{names[key]} {loss(results[key]) if key == 'loss' else percent(results[key])}" for key in known
         ]
         if told:
-            words.append(f"{title} {', '.join(told)}")
-    steps = run.stored("steps").read(["start_s", "wall_s"])
-    seconds = pc.max(pc.add(steps["start_s"], steps["wall_s"])).as_py() or 0.0
+            words.append(f"{NOUNS[part.stage.value]} {', '.join(told)}")
+    seconds = run.tables.steps.end_s
     return f"{'; '.join(words) or 'no loss was recorded'}; {seconds:.1f} s"
 
 

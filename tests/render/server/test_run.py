@@ -14,7 +14,7 @@ from tests.views.test_terminal import shown
 from laptime.render.server.live import Kept
 from laptime.render.server.predicting import Predicting
 from laptime.runs import load
-from laptime.views.run_view import content
+from laptime.views.run_document import content
 
 
 def test_a_run_has_the_sections_of_its_report(ask):

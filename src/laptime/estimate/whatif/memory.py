@@ -11,7 +11,8 @@ import numpy as np
 from laptime.estimate.largest_batch import MOST
 from laptime.estimate.whatif.steps import DeviceStep, workspaces
 from laptime.model import Phase
-from laptime.model.prediction import LIBRARY_BYTES, LayerTime, Prediction
+from laptime.model.layers import LayerSeconds
+from laptime.model.prediction import LIBRARY_BYTES, Prediction
 from laptime.ops.optimizers import temporaries
 
 POINTS = 2000  # of a timeline: more than a screen is wide
@@ -82,7 +83,7 @@ def _stretched(plain: Prediction, made: Prediction) -> dict[tuple[str, Phase], f
     return found
 
 
-def _of(layer: LayerTime, phase: Phase) -> float:
+def _of(layer: LayerSeconds, phase: Phase) -> float:
     times = {Phase.BACKWARD: layer.backward_s, Phase.UPDATE: layer.update_s}
     return times.get(phase, layer.forward_s)
 

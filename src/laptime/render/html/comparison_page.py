@@ -19,7 +19,7 @@ from laptime.views.comparison import tables
 from laptime.views.comparison.notes import listed
 from laptime.views.comparison.predicted import PredictedComparison
 from laptime.views.comparison.several import SeveralRuns, side_by_side
-from laptime.views.comparison.sides import ComparisonView, StageComparison
+from laptime.views.comparison.sides import ComparisonView, StageComparison, common_noun, common_unit
 from laptime.views.figures import comparison as figures
 from laptime.views.figures import comparison_layers
 from laptime.views.figures.figure import Figure
@@ -48,7 +48,7 @@ def comparison_page(given: Sequence[Sequence[Run]], names: Sequence[str] | None 
     names  what the runs are called; by default what differs in their paths
     """
     view = side_by_side(given, names)
-    digests = [(one.name, digest(one.run)) for one in view.runs]
+    digests = [(run.name, digest(run.recorded)) for run in view.runs]
     sections = [
         _first(view),
         _runs(view),
@@ -64,7 +64,7 @@ def comparison_page(given: Sequence[Sequence[Run]], names: Sequence[str] | None 
         Section(name="differences", title="What differs", tables=tables.difference_tables(view.runs)),
     ]
     count = len(view.runs) + view.left_out
-    devices = {tables.device_text(one, view.stage) for one in view.runs} - {format.UNKNOWN}
+    devices = {tables.device_text(run, view.stage) for run in view.runs} - {format.UNKNOWN}
     return Page(
         title=_title(view),
         subtitle=f"{format.plural(count, 'run')}, the first is the baseline",
@@ -113,7 +113,7 @@ def _tiles_of_two(compared: ComparisonView, stage: Stage) -> Iterator[Tile]:
 
 
 def _tiles_of_many(view: SeveralRuns) -> Iterator[Tile]:
-    walls = {one.name: one.wall_s(view.stage) for one in view.runs}
+    walls = {run.name: run.wall_s(view.stage) for run in view.runs}
     medians = {name: float(np.median(wall)) for name, wall in walls.items() if wall.size}
     note = "" if len(medians) == len(view.runs) else f"{len(medians)} with steps to compare"
     yield Tile(name="runs", value=str(len(view.runs)), note=note)
@@ -126,13 +126,13 @@ def _tiles_of_many(view: SeveralRuns) -> Iterator[Tile]:
         value = f"{format.milliseconds(medians[slowest])} ms"
         yield Tile(name="slowest step", value=value, note=", ".join(filter(None, (one_line(slowest), times))))
     rates = {
-        one.name: one.series[view.stage].samples_per_s or 0.0 for one in view.runs if view.stage in one.series
+        run.name: run.series[view.stage].samples_per_s or 0.0 for run in view.runs if view.stage in run.series
     }
     best = max(rates, key=lambda name: rates[name], default="")
     if best and rates[best]:
         yield Tile(name="most samples a second", value=f"{rates[best]:,.0f}", note=one_line(best))
     for stage in (Stage.VALIDATION, Stage.TRAIN):
-        learned = {one.name: one.result(stage, "top1") for one in view.runs}
+        learned = {run.name: run.result(stage, "top1") for run in view.runs}
         known = {
             name: value for name, value in learned.items() if value is not None and not math.isnan(value)
         }
@@ -148,7 +148,7 @@ def _tiles_of_many(view: SeveralRuns) -> Iterator[Tile]:
 
 def _first(view: SeveralRuns) -> Section:
     told = list(view.compared.notes) if view.compared else list(_notes(view))
-    without = [one.name for one in view.runs if not one.wall_s(view.stage).size]
+    without = [run.name for run in view.runs if not run.wall_s(view.stage).size]
     if without:
         told.append(f"no {NOUNS[view.stage.value]} step to compare in {listed(without)}")
     if view.left_out:
@@ -164,11 +164,11 @@ def _notes(view: SeveralRuns) -> Iterator[str]:
             "each ratio is a run's step over that of the first run; the intervals are over steps and do not "
             "show run-to-run noise"
         )
-    for state in dict.fromkeys(one.run.status for one in view.runs):
-        names = [one.name for one in view.runs if one.run.status == state]
+    for state in dict.fromkeys(run.recorded.status for run in view.runs):
+        names = [run.name for run in view.runs if run.recorded.status == state]
         if state != "finished":
             yield f"{state}: {listed(names)}; these are the steps that were recorded"
-    reads = [one.series[view.stage] for one in view.runs if view.stage in one.series]
+    reads = [run.series[view.stage] for run in view.runs if view.stage in run.series]
     if len({f"{read.batch:g}" for read in reads if not math.isnan(read.batch)}) > 1:
         yield "the runs differ in the samples of a step: compare samples a second rather than steps"
 
@@ -186,14 +186,12 @@ def _listed(*made: Table | None) -> list[Table]:
 
 
 def _runs(view: SeveralRuns) -> Section:
-    nouns = {one.noun(view.stage) for one in view.runs} - {None}
-    noun = (nouns.pop() or "") if len(nouns) == 1 else NOUNS[view.stage.value]
     return Section(
         name="runs",
         title="The runs",
         sentences=[_VERDICTS],
         tables=[*_listed(tables.groups_table(view) if view.repeated else None), tables.runs_table(view)],
-        figures=_drawn(figures.step_intervals(view, noun)),
+        figures=_drawn(figures.step_intervals(view, common_noun(view.runs, view.stage))),
     )
 
 
@@ -208,8 +206,7 @@ def _breakdown(view: SeveralRuns) -> Section:
 
 
 def _layers(view: SeveralRuns) -> Section:
-    units = {one.unit for one in view.runs}
-    unit = units.pop() if len(units) == 1 else "layer"
+    unit = common_unit(view.runs)
     part = _part(view)
     table = tables.layers_table(part) if part else None
     shared = comparison_layers.few_shared(view.runs, view.stage)

@@ -10,8 +10,7 @@ from rich.console import Console
 from rich.text import Text
 
 from laptime.render.terminal.fit import paragraph
-from laptime.render.terminal.layers_by_device import device_columns
-from laptime.render.terminal.run_text import print_lines
+from laptime.render.terminal.run_text import device_lines, print_lines
 from laptime.render.terminal.table import table_lines
 from laptime.views import format
 from laptime.views.comparison import tables
@@ -43,7 +42,7 @@ def _sides(view: ComparisonView, width: int, most: int | None) -> Iterator[Text]
         yield from _layers(tables.layers_table(part, most), len(part.layers), part.unit, width)
         for letter, rows in zip("AB", part.by_device or (), strict=False):
             if rows:
-                yield from _titled(f"Layers of {letter} by device, in ms", device_columns(rows, width))
+                yield from _titled(f"Layers of {letter} by device, in ms", device_lines(rows, width))
     yield from _table(tables.results_table(view), width)
     if view.profiling:
         yield from _titled("Profiling", paragraph(_profiling(view.profiling), width, bullet="- "))
@@ -64,7 +63,7 @@ def _predicted(view: PredictedComparison, width: int, most: int | None) -> Itera
 def _paths(side: Sequence[ComparedRun]) -> str:
     """`exp/base/rep-1 and 2 more`."""
     more = f" and {len(side) - 1} more" if len(side) > 1 else ""
-    return format.name(str(side[0].run.path)) + more
+    return format.name(str(side[0].recorded.path)) + more
 
 
 def _titled(title: str, lines: Sequence[Text]) -> list[Text]:

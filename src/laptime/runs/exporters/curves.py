@@ -159,9 +159,7 @@ def ended_s(run: Run) -> float:
     try:
         return datetime.fromisoformat(run.heartbeat["time"]).timestamp()
     except (KeyError, TypeError, ValueError):
-        columns = Columns(run.stored("steps"), ("start_s", "wall_s"))
-        last = float((columns["start_s"] + columns["wall_s"]).max(initial=0.0))
-        return run.created.timestamp() + last
+        return run.created.timestamp() + run.tables.steps.end_s
 
 
 def thinned(values: Real, most: int, *, mean: bool = False) -> tuple[Whole, Real]:

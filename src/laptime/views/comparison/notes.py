@@ -30,14 +30,14 @@ def notes(view: ComparisonView, *, same_code: bool) -> Iterator[str]:
     yield from _workload(view)
     yield from _layers(view)
     for letter, side in (("A", view.a), ("B", view.b)):
-        if len({configuration(one.run) for one in side}) > 1:
+        if len({configuration(run.recorded) for run in side}) > 1:
             yield f"the runs of {letter} differ in their configuration, which widens the intervals"
     for what, read in _MACHINE.items():
-        values = [sorted({str(read(one.environment)) for one in side}) for side in (view.a, view.b)]
+        values = [sorted({str(read(run.view.environment)) for run in side}) for side in (view.a, view.b)]
         if values[0] != values[1]:
             yield f"the {what} differ: A {name(', '.join(values[0]))}, B {name(', '.join(values[1]))}"
     for letter, side in (("A", view.a), ("B", view.b)):
-        states = [one.run.status for one in side if one.run.status != "finished"]
+        states = [run.recorded.status for run in side if run.recorded.status != "finished"]
         if states:
             listed_states = ", ".join(sorted(set(states)))
             yield f"{plural(len(states), 'run')} of {letter} did not finish ({listed_states})"
@@ -51,7 +51,7 @@ def listed(names: Sequence[str], most: int = _MOST_NAMES) -> str:
 
 def _same(view: ComparisonView, same_code: bool) -> Iterator[str]:
     """A run is known by its id: a copy of it is the same run."""
-    a, b = ({one.run.id for one in side} for side in (view.a, view.b))
+    a, b = ({run.recorded.id for run in side} for side in (view.a, view.b))
     if a == b:
         yield f"both sides are the same {'run' if len(a) == 1 else 'runs'}: they cannot differ"
     elif a & b:
@@ -81,7 +81,7 @@ def _workload(view: ComparisonView) -> Iterator[str]:
             f"A has {a} samples in a step (on each device), B {b}: accounts and layers are "
             "compared per sample"
         )
-    names = [sorted({_network(one.run.config) for one in side} - {""}) for side in (view.a, view.b)]
+    names = [sorted({_network(run.recorded.config) for run in side} - {""}) for side in (view.a, view.b)]
     if names[0] != names[1] and all(names):
         yield f"the networks differ: A is {', '.join(names[0])}, B {', '.join(names[1])}"
 
@@ -97,7 +97,7 @@ def _layers(view: ComparisonView) -> Iterator[str]:
     stage = next(iter(view.stages.values()), None)
     if stage is None:
         return
-    lost = [all(one.lost_layers for one in side) for side in (view.a, view.b)]
+    lost = [all("layers" in run.view.lost for run in side) for side in (view.a, view.b)]
     for letter, gone in zip("AB", lost, strict=True):
         if gone:
             yield f"{letter} lost its `layers` folder, so layers cannot be compared"

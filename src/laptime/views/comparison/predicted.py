@@ -1,7 +1,7 @@
 """A measured run beside a saved prediction of it: what `laptime compare RUN prediction.json` shows.
 
 A ratio is predicted over measured. On one and the same device, ratio - 1 is the prediction's error; between
-two devices the ratio is how much faster the one is.
+two devices it is the ratio of their speeds.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from laptime.errors import PredictionError
 from laptime.estimate.measured_step import MeasuredStep, device_of, measured_step, same_device
 from laptime.estimate.op_times import BETWEEN
 from laptime.model import LOSS_LAYER, Phase
-from laptime.model.prediction import LayerTime, Prediction
+from laptime.model.prediction import PredictedTime, Prediction
 from laptime.runs import Run
 from laptime.runs.files import one_line, plain
 from laptime.views.comparison.notes import listed
@@ -27,35 +27,6 @@ _LARGE_HOST_SHARE = 0.02  # of the step
 _LARGE_SUM = 1.1  # of the step: medians of its parts need not add up to the whole's
 
 HOST = BETWEEN.layer  # which has an account of its own where it was measured
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PredictedTime:
-    """Measured and predicted seconds of the same thing; None where a side has none."""
-
-    measured: float | None
-    predicted: float | None
-    same_device: bool  # False: the ratio is no error
-
-    @property
-    def ratio(self) -> float | None:
-        """Predicted over measured."""
-        return self.predicted / self.measured if self.measured and self.predicted is not None else None
-
-    @property
-    def error(self) -> float | None:
-        """How far the prediction is off; None where that cannot be told."""
-        return None if self.ratio is None or not self.same_device else self.ratio - 1
-
-    @property
-    def largest(self) -> float:
-        """Of the larger side."""
-        return max(self.measured or 0.0, self.predicted or 0.0)
-
-    def document(self) -> dict[str, float | None]:
-        """As `--json` has it."""
-        sides = {"measured": self.measured, "predicted": self.predicted}
-        return {**sides, "ratio": self.ratio, "error": self.error}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -228,7 +199,7 @@ def _layers(
     def time(seconds: float | None, predicted_s: float | None) -> PredictedTime:
         return PredictedTime(measured=seconds, predicted=predicted_s, same_device=same_device)
 
-    predictions: dict[str, LayerTime] = {layer.layer: layer for layer in predicted.layer_times}
+    predictions = {layer.layer: layer for layer in predicted.layer_times}
     names = [*(layer.name for layer in run.network), *(name for name, _ in measured.layers), *predictions]
     for name in sorted(dict.fromkeys(names), key=lambda name: name == LOSS_LAYER):
         made = predictions.get(name)

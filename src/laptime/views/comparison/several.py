@@ -36,7 +36,7 @@ class SeveralRuns:
     @property
     def runs(self) -> list[ComparedRun]:
         """All of them, group by group."""
-        return [one for group in self.groups for one in group.runs]
+        return [run for group in self.groups for run in group.runs]
 
     @property
     def repeated(self) -> bool:
@@ -55,9 +55,9 @@ def side_by_side(given: Sequence[Sequence[Run]], names: Sequence[str] | None = N
         room -= len(pairs)
         if pairs:
             read.append([ComparedRun.of(run, name) for run, name in pairs])
-    every = [one for runs in read for one in runs]
-    stage = max((Stage.TRAIN, Stage.VALIDATION), key=lambda stage: sum(stage in one.series for one in every))
-    walls = [[one.wall_s(stage) for one in runs] for runs in read]
+    every = [run for runs in read for run in runs]
+    stage = max((Stage.TRAIN, Stage.VALIDATION), key=lambda stage: sum(stage in run.series for run in every))
+    walls = [[run.wall_s(stage) for run in runs] for runs in read]
     made = [
         ComparedGroup(
             name=group.name, runs=tuple(runs), step=compare_runs(walls[0], walls[place]) if place else None
@@ -79,5 +79,5 @@ def _two_sides(groups: Sequence[ComparedGroup]) -> tuple[ComparedGroup, ...]:
     if len(groups) == 2:
         return tuple(groups)
     runs = groups[0].runs if len(groups) == 1 else ()
-    sides = tuple(ComparedGroup(name=one.name, runs=(one,), step=None) for one in runs)
+    sides = tuple(ComparedGroup(name=run.name, runs=(run,), step=None) for run in runs)
     return sides if len(sides) == 2 else ()

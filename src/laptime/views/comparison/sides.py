@@ -5,39 +5,41 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, TypeVar
 
 import numpy as np
 
 from laptime.model import ACCOUNTS, Account, Phase, Stage
 from laptime.model.comparison import Comparison, Verdict, compare_rates, compare_runs
 from laptime.model.layers import LOSS_LAYER, OTHER_LAYER
+from laptime.model.prediction import PredictedTime
 from laptime.runs import Run
 from laptime.runs.files import plain
+from laptime.runs.select import Samples
 from laptime.views.comparison.groups import are_repetitions
 from laptime.views.comparison.notes import notes
-from laptime.views.layers_by_device import by_device
-from laptime.views.run_view import METRICS, NOUNS, content, source
-from laptime.views.step_series import Samples, Series, series
+from laptime.views.layers_by_device import DeviceSeconds, by_device
+from laptime.views.run_view import METRICS, NOUNS, RunView, run_view
+from laptime.views.step_series import Series, series
 
 _SAME_BATCH = 0.005  # batches that differ by less are the same: a last one may be smaller
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ComparedRun:
-    """A run with the steps that count, of each stage that has any."""
+    """A run, what is shown of it, and the steps that count, of each stage that has any."""
 
     name: str  # unlike the others'
-    run: Run
+    recorded: Run
+    view: RunView
     series: Mapping[Stage, Series]
-    content: Mapping[str, Any]
 
     @classmethod
     def of(cls, run: Run, name: str = "") -> ComparedRun:
         """Read what is compared."""
         stages = {stage: series(run, stage) for stage in Stage}
         known = {stage: read for stage, read in stages.items() if read is not None}
-        return cls(name=name or str(run.path), run=run, series=known, content=content(run))
+        return cls(name=name or str(run.path), recorded=run, view=run_view(run), series=known)
 
     def wall_s(self, stage: Stage) -> Samples:
         """Seconds of each step that counts."""
@@ -46,65 +48,35 @@ class ComparedRun:
 
     def result(self, stage: Stage, metric: str) -> float | None:
         """A metric over the last epoch; NaN where a value is not finite, None where none was logged."""
-        results = (self.content[stage.value] or {}).get("results") or {}
-        if metric not in results:
-            return None
-        return math.nan if results[metric] is None else float(results[metric])
+        part = self.view.stages.get(stage)
+        values = part.results.values if part and part.results else {}
+        value = values.get(metric)
+        return math.nan if value is None and metric in values else value
 
     def layer_s(self, stage: Stage) -> dict[str, float]:
-        """Seconds of each layer in a step, all phases together; none where the stage has no layer times."""
-        layers = self.series[stage].layers if stage in self.series else {}
-        totals: dict[str, float] = {}
-        for (layer, _), seconds in layers.items():
-            totals[layer] = totals.get(layer, 0.0) + float(np.median(seconds))
-        return {layer: seconds for layer, seconds in totals.items() if seconds}
+        """Mean seconds of each layer in a step, all phases together; none without layer times."""
+        part = self.view.stages.get(stage)
+        return {layer.layer: layer.total_s for layer in part.timed_layers} if part else {}
 
     def account_s(self, stage: Stage) -> dict[Account, float]:
         """Mean seconds of each account in a step; none of a run read from a log, which has only times."""
-        known = stage in self.series and source(self.run.config) != "log"
-        accounts = self.series[stage].accounts if known else {}
+        accounts = self.series[stage].accounts if stage in self.series and self.view.source != "log" else {}
         return {account: max(0.0, float(np.nanmean(seconds))) for account, seconds in accounts.items()}
 
-    @property
-    def device(self) -> str:
-        """Its name; empty where it is not known."""
-        return str((self.environment.get("device") or {}).get("name") or "")
 
-    @property
-    def environment(self) -> Mapping[str, Any]:
-        """What the run says of its machine."""
-        environment: Mapping[str, Any] = self.content["run"]["environment"]
-        return environment
-
-    @property
-    def unit(self) -> str:
-        """What time is charged to: layer or operator."""
-        return str(self.content["run"]["unit"])
-
-    @property
-    def lost_layers(self) -> bool:
-        """Whether layer times were recorded and are gone."""
-        return "layers" in self.content["lost"]
-
-    def steps(self, stage: Stage) -> int | None:
-        """How many the stage has, those that do not count too."""
-        return (self.content[stage.value] or {}).get("steps")
-
-    def noun(self, stage: Stage) -> str | None:
-        """What a step of the stage is called; None where there is none."""
-        part = self.content[stage.value]
-        return None if part is None else str(part["noun"])
+def common_noun(runs: Sequence[ComparedRun], stage: Stage) -> str:
+    """What a step of the stage is called."""
+    nouns = {run.view.stages[stage].noun for run in runs if stage in run.view.stages}
+    return nouns.pop() if len(nouns) == 1 else NOUNS[stage.value]
 
 
-class TwoSided(Protocol):
-    """Seconds on two sides."""
-
-    @property
-    def largest(self) -> float:
-        """Of the larger side."""
+def common_unit(runs: Sequence[ComparedRun]) -> str:
+    """What time is charged to: layer or operator."""
+    units = {run.view.unit for run in runs}
+    return units.pop() if len(units) == 1 else "layer"
 
 
-T = TypeVar("T", bound=TwoSided)
+T = TypeVar("T", Comparison, PredictedTime)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -139,7 +111,7 @@ class StageComparison:
     accounts: Mapping[Account, Comparison]
     layers: tuple[LayerComparison[Comparison], ...]
     only: tuple[list[str], list[str]]  # layers of A alone, and of B alone
-    by_device: tuple[list[dict[str, Any]], list[dict[str, Any]]] | None
+    by_device: tuple[list[DeviceSeconds], list[DeviceSeconds]] | None
 
     def document(self) -> dict[str, Any]:
         """As `--json` has it."""
@@ -222,7 +194,8 @@ class ComparisonView:
         document: dict[str, Any] = {
             name: {
                 "runs": [
-                    {"id": one.run.id, "path": str(one.run.path), "status": one.run.status} for one in side
+                    {"id": run.recorded.id, "path": str(run.recorded.path), "status": run.recorded.status}
+                    for run in side
                 ],
                 "steps": {stage.value: [read.steps for read in _series(side, stage)] for stage in Stage},
                 "batch": batch,
@@ -263,7 +236,7 @@ def compare_sides(
     a: Sequence[ComparedRun], b: Sequence[ComparedRun], *, by_rank: bool = False
 ) -> ComparisonView:
     """The same, of runs that were read."""
-    same_code = are_repetitions([one.run for one in a], [one.run for one in b])
+    same_code = are_repetitions([run.recorded for run in a], [run.recorded for run in b])
     pairs = {stage: _Pair(stage, a, b, same_code) for stage in Stage}
     view = ComparisonView(
         a=tuple(a),
@@ -277,7 +250,7 @@ def compare_sides(
 
 
 def _series(side: Sequence[ComparedRun], stage: Stage) -> list[Series]:
-    return [one.series[stage] for one in side if stage in one.series]
+    return [run.series[stage] for run in side if stage in run.series]
 
 
 def _batch(runs: Sequence[Series]) -> float | None:
@@ -298,9 +271,7 @@ class _Pair:
 
     def compare(self, by_rank: bool) -> StageComparison:
         """Every quantity."""
-        every = [one for side in self.runs for one in side]
-        nouns = {one.noun(self.stage) for one in every} - {None}
-        units = {one.unit for one in every}
+        every = [run for side in self.runs for run in side]
         names = [self._layer_names(*both) for both in zip(self.sides, self.runs, strict=True)]
         step = self._times(lambda run: run.wall_s)
         assert step is not None  # a side has steps
@@ -308,8 +279,8 @@ class _Pair:
         sample = self._times(lambda run: run.wall_s / run.samples) if self.per_sample else None
         return StageComparison(
             stage=self.stage,
-            noun=(nouns.pop() or "") if len(nouns) == 1 else NOUNS[self.stage.value],
-            unit=units.pop() if len(units) == 1 else "layer",
+            noun=common_noun(every, self.stage),
+            unit=common_unit(every),
             per_sample=self.per_sample,
             step=step,
             sample=sample,
@@ -359,7 +330,7 @@ class _Pair:
     def _layer_names(self, side: Sequence[Series], runs: Sequence[ComparedRun]) -> list[str]:
         """Layers that have times, in network order, then those that are no module."""
         measured = dict.fromkeys(layer for run in side for layer, _ in run.layers)
-        order = dict.fromkeys(layer.name for one in runs for layer in one.run.network)
+        order = dict.fromkeys(layer.name for run in runs for layer in run.recorded.network)
         known = [name for name in order if name in measured]
         return known + sorted(
             (name for name in measured if name not in order), key=lambda n: n.startswith("(")
@@ -386,8 +357,8 @@ def _results(a: Sequence[ComparedRun], b: Sequence[ComparedRun]) -> Iterator[Res
             values = [
                 tuple(
                     value
-                    for one in side
-                    if (value := one.result(stage, metric)) is not None and not math.isnan(value)
+                    for run in side
+                    if (value := run.result(stage, metric)) is not None and not math.isnan(value)
                 )
                 for side in (a, b)
             ]
@@ -416,7 +387,7 @@ def _profiling(a: Sequence[ComparedRun], b: Sequence[ComparedRun]) -> ProfilingC
 
 def _profiled(runs: Sequence[ComparedRun]) -> bool | None:
     """Whether every run was profiled, or none; None where they differ or do not say."""
-    records = [one.run.config.get("record") for one in runs]
+    records = [run.recorded.config.get("record") for run in runs]
     said = {record.get("profile") if isinstance(record, Mapping) else None for record in records}
     value = said.pop() if len(said) == 1 else None
     return value if isinstance(value, bool) else None

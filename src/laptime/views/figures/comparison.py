@@ -11,13 +11,23 @@ import numpy as np
 from laptime.model import ACCOUNTS, Stage
 from laptime.model.comparison import block_medians
 from laptime.model.statistics import CONFIDENCE
+from laptime.runs.select import Samples
 from laptime.views import palette
 from laptime.views.comparison.several import SeveralRuns
 from laptime.views.comparison.sides import ComparedRun, ProfilingCost
-from laptime.views.figures.figure import Choice, Figure, Trace, apart, axis, label, milliseconds, packed
+from laptime.views.figures.figure import (
+    Choice,
+    Figure,
+    Trace,
+    apart,
+    axis,
+    interval_dots,
+    label,
+    milliseconds,
+    packed,
+)
 from laptime.views.figures.steps import frame, of, step_axis
 from laptime.views.step_bins import Digest
-from laptime.views.step_series import Samples
 
 NAMES_AXIS = {"autorange": "reversed", "automargin": True, "type": "category"}
 _BOX = (0.05, 0.25, 0.5, 0.75, 0.95)
@@ -40,10 +50,10 @@ def vertical_line(at: float, word: str, **more: Any) -> dict[str, Any]:
 
 def _shown(view: SeveralRuns) -> list[tuple[int, str, ComparedRun, Samples]]:
     """Runs that have steps: their place, which gives their colour, and their seconds by step."""
-    names = apart([one.name for one in view.runs])
+    names = apart([run.name for run in view.runs])
     numbered = zip(range(len(names)), names, view.runs, strict=True)
     return [
-        (place, name, one, wall) for place, name, one in numbered if (wall := one.wall_s(view.stage)).size
+        (place, name, run, wall) for place, name, run in numbered if (wall := run.wall_s(view.stage)).size
     ]
 
 
@@ -61,22 +71,16 @@ def step_intervals(view: SeveralRuns, noun: str) -> Figure | None:
         return None
     intervals = [median_interval(wall) for _, _, _, wall in shown]
     medians, low, high = (np.array(column) for column in zip(*intervals, strict=True))
-    trace = {
-        "type": "scatter",
-        "mode": "markers",
-        "y": [name for _, name, _, _ in shown],
-        "x": milliseconds(medians),
-        "error_x": {
-            "type": "data",
-            "symmetric": False,
-            "array": milliseconds(np.maximum(high - medians, 0)),
-            "arrayminus": milliseconds(np.maximum(medians - low, 0)),
-            "color": palette.colour("host"),
-        },
-        "marker": {"color": [palette.nth_colour(place) for place, *_ in shown], "size": 11},
-        "customdata": [[label(one.name), wall.size] for _, _, one, wall in shown],
-        "hovertemplate": "%{customdata[0]}: %{x} ms, %{customdata[1]:,} steps<extra></extra>",
-    }
+    trace = interval_dots(
+        [name for _, name, _, _ in shown],
+        medians,
+        low,
+        high,
+        milliseconds,
+        marker={"color": [palette.nth_colour(place) for place, *_ in shown], "size": 11},
+        customdata=[[label(run.name), wall.size] for _, _, run, wall in shown],
+        hovertemplate="%{customdata[0]}: %{x} ms, %{customdata[1]:,} steps<extra></extra>",
+    )
     first = shown[0][0] == 0
     line = vertical_line(float(medians[0]) * 1e3, "host", color=palette.nth_colour(0), dash="dot")
     return Figure(
@@ -119,8 +123,8 @@ def spreads(view: SeveralRuns) -> Figure | None:
 
 def breakdowns(view: SeveralRuns) -> Figure | None:
     """The accounts of each run's step, stacked: in milliseconds, or in shares of the step."""
-    names = apart([one.name for one in view.runs])
-    accounts = [one.account_s(view.stage) for one in view.runs]
+    names = apart([run.name for run in view.runs])
+    accounts = [run.account_s(view.stage) for run in view.runs]
     means = {name: mine for name, mine in zip(names, accounts, strict=True) if mine}
     traces: list[Trace] = []
     scales: dict[str, list[int]] = {"ms": [], "%": []}
@@ -179,7 +183,7 @@ def step_times(digests: Sequence[tuple[str, Digest]], stage: Stage) -> Figure | 
                 "x": packed(rows["step"]),
                 "y": packed(rows["median_s"] * 1e3),
                 "line": {"color": palette.nth_colour(place), "width": 1.5},
-                "hovertemplate": "step %{x}: %{y:.4g} ms",
+                "hovertemplate": "step %{x}: %{y:,.4~r} ms",
             }
         )
     if not traces:

@@ -6,15 +6,14 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from laptime.model import Stage
+from laptime.model import LOSS_LAYER, OTHER_LAYER, Stage
 from laptime.model.comparison import Comparison
+from laptime.model.prediction import PredictedTime
 from laptime.runs.files import one_line
 from laptime.views import palette
-from laptime.views.comparison.predicted import PredictedTime
 from laptime.views.comparison.sides import ComparedRun, LayerComparison, largest_layers
 from laptime.views.figures.comparison import NAMES_AXIS, vertical_line
-from laptime.views.figures.figure import Figure, Trace, apart, axis, label, milliseconds
-from laptime.views.run_view import PSEUDO
+from laptime.views.figures.figure import Figure, Trace, apart, axis, interval_dots, label, milliseconds
 
 _MOST_BARS = 20
 _MOST_ROWS = 40
@@ -55,17 +54,17 @@ def _beside(name: str, title: str, caption: str, traces: Sequence[Trace], layers
 
 def layers_beside(runs: Sequence[ComparedRun], stage: Stage, unit: str) -> Figure | None:
     """The largest layers of all runs, a bar for each run; a layer that a run lacks has none."""
-    times = [one.layer_s(stage) for one in runs[:_MOST_SIDES]]
+    times = [run.layer_s(stage) for run in runs[:_MOST_SIDES]]
     names = _largest(times, _MOST_BARS)
     if not names or few_shared(runs, stage):
         return None
     traces = [
         _bars(run_name, names, [mine.get(name) for name in names], palette.nth_colour(place))
-        for place, (run_name, mine) in enumerate(zip(apart([one.name for one in runs]), times, strict=False))
+        for place, (run_name, mine) in enumerate(zip(apart([run.name for run in runs]), times, strict=False))
     ]
     every = {name for mine in times for name in mine}
     left = f" The first {_MOST_SIDES} of {len(runs)} runs." if len(runs) > _MOST_SIDES else ""
-    caption = f"Median milliseconds of a {unit} in a step, all phases together."
+    caption = f"Mean milliseconds of a {unit} in a step, all phases together."
     caption += _of_all(len(names), len(every)) + left
     return _beside("layers", f"{unit.capitalize()}s side by side", caption, traces, len(names))
 
@@ -121,33 +120,23 @@ def layer_ratios(layers: Sequence[LayerComparison[Comparison]], unit: str) -> Fi
 
 
 def _dots(rows: Sequence[LayerComparison[Comparison]], labels: Mapping[str, str], verdict: str) -> Trace:
-    ratios, low, high = (
-        np.array([getattr(row.total, name) for row in rows]) for name in ("ratio", "low", "high")
-    )
-    return {
-        "type": "scatter",
-        "mode": "markers",
-        "name": verdict,
-        "y": [labels[row.layer] for row in rows],
-        "x": np.minimum(ratios, _HIGHEST).round(4).tolist(),
-        "error_x": {
-            "type": "data",
-            "symmetric": False,
-            "array": np.maximum(high - ratios, 0).round(4).tolist(),
-            "arrayminus": np.maximum(ratios - low, 0).round(4).tolist(),
-            "thickness": 1.4,
-        },
-        "marker": {"color": palette.colour(verdict), "size": 9},
-        "customdata": [
-            [
-                label(row.layer),
-                *(f"{value:.3g}" for value in (row.total.ratio, row.total.low, row.total.high)),
-            ]
-            for row in rows
+    ends = np.array([(row.total.ratio, row.total.low, row.total.high) for row in rows])
+    ratios, low, high = np.minimum(ends, _HIGHEST).T
+    hover = "%{customdata[0]}: %{customdata[1]} (%{customdata[2]} to %{customdata[3]})"
+    return interval_dots(
+        [labels[row.layer] for row in rows],
+        ratios,
+        low,
+        high,
+        lambda values: values.round(4).tolist(),
+        name=verdict,
+        marker={"color": palette.colour(verdict), "size": 9},
+        customdata=[
+            [label(row.layer), *(f"{value:.3g}" for value in three)]
+            for row, three in zip(rows, ends, strict=True)
         ],
-        "hovertemplate": "%{customdata[0]}: %{customdata[1]} (%{customdata[2]} to %{customdata[3]})"
-        f"<extra>{verdict}</extra>",
-    }
+        hovertemplate=f"{hover}<extra>{verdict}</extra>",
+    )
 
 
 def layer_errors(layers: Sequence[LayerComparison[PredictedTime]]) -> Figure | None:
@@ -194,7 +183,7 @@ def layer_errors(layers: Sequence[LayerComparison[PredictedTime]]) -> Figure | N
 
 def layer_map(runs: Sequence[ComparedRun], stage: Stage, unit: str) -> Figure | None:
     """Every layer of every run as its ratio to the first run's: blue took less, orange more."""
-    times = [one.layer_s(stage) for one in runs]
+    times = [run.layer_s(stage) for run in runs]
     names = [name for name in _largest(times[:1], _MOST_ROWS) if any(name in mine for mine in times[1:])]
     if not names or len(runs) < 3 or few_shared(runs, stage):
         return None
@@ -207,7 +196,7 @@ def layer_map(runs: Sequence[ComparedRun], stage: Stage, unit: str) -> Figure | 
     return Figure(
         name="layer-map",
         title=f"{unit.capitalize()}s against the baseline",
-        caption=f"Median time of each {unit} over its time in {one_line(runs[0].name)}: 2 is twice as long. "
+        caption=f"Mean time of each {unit} over its time in {one_line(runs[0].name)}: 2 is twice as long. "
         f"A {unit} that a run lacks is left blank. The {len(names)} largest of the baseline.",
         traces=[
             {
@@ -241,7 +230,7 @@ def layer_map(runs: Sequence[ComparedRun], stage: Stage, unit: str) -> Figure | 
 
 def few_shared(runs: Sequence[ComparedRun], stage: Stage) -> tuple[int, int] | None:
     """How many layers two runs or more have, and of how many, where these are too few to draw together."""
-    modules = [{name for name in one.layer_s(stage) if name not in PSEUDO} for one in runs]
+    modules = [{name for name in run.layer_s(stage) if name not in (LOSS_LAYER, OTHER_LAYER)} for run in runs]
     every = set().union(*modules)
     shared = {name for name in every if sum(name in mine for mine in modules) > 1}
     timed = sum(bool(mine) for mine in modules)

@@ -97,3 +97,11 @@ def milliseconds(values: Any) -> list[float | None]:
 def axis(title: str, **more: Any) -> dict[str, Any]:
     """An axis with its title."""
     return {"title": {"text": title}, **more}
+
+
+def interval_dots(names: Sequence[str], values: Any, low: Any, high: Any, write: Any, **more: Any) -> Trace:
+    """A dot for each name with its interval; `write` makes the numbers of a figure from arrays."""
+    reach = {"array": write(np.maximum(high - values, 0)), "arrayminus": write(np.maximum(values - low, 0))}
+    bars = {"type": "data", "symmetric": False, "thickness": 1.4, **reach}
+    dots = {"type": "scatter", "mode": "markers", "y": names, "x": write(values), "error_x": bars}
+    return {**dots, **more}

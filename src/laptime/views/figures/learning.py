@@ -8,7 +8,7 @@ import numpy as np
 
 from laptime.views import palette
 from laptime.views.figures.figure import Choice, Figure, Trace, axis, label, packed
-from laptime.views.figures.steps import of
+from laptime.views.figures.steps import line, of
 from laptime.views.step_bins import Digest, Rows
 
 _SCALES = {"at_s": "seconds", "step": "step", "epoch": "epoch"}
@@ -95,8 +95,7 @@ def _traces(runs: Mapping[str, Rows], metrics: Sequence[str]) -> tuple[list[Trac
                             "type": "scatter",
                             "mode": "lines+markers" if stage == "validation" or len(values) < 3 else "lines",
                             "name": name,
-                            "x": packed(mine[scale]),
-                            "y": packed(values),
+                            **line(mine, values, scale),
                             "line": {"color": tint, "width": 1.6, "dash": "dot" if dashed else "solid"},
                             "hovertemplate": "%{y:.4g}",
                         }

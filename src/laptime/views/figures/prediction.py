@@ -11,7 +11,7 @@ import numpy as np
 from laptime.model.prediction import Prediction
 from laptime.views import palette
 from laptime.views.figures.comparison import NAMES_AXIS
-from laptime.views.figures.figure import Figure, Trace, apart, axis, label, milliseconds
+from laptime.views.figures.figure import Figure, Trace, apart, axis, interval_dots, label, milliseconds
 from laptime.views.figures.layers import layers_together
 from laptime.views.prediction.view import PredictionView
 
@@ -48,23 +48,17 @@ def step_times(view: PredictionView) -> Figure:
         steps = np.array([shown[place].step_s for place in here])
         low, high = (np.array([shown[place].interval_s[end] for place in here]) for end in (0, 1))
         traces.append(
-            {
-                "type": "scatter",
-                "mode": "markers",
-                "name": _FITS[fits],
-                "y": [labels[place] for place in here],
-                "x": milliseconds(steps),
-                "error_x": {
-                    "type": "data",
-                    "symmetric": False,
-                    "array": milliseconds(np.maximum(high - steps, 0)),
-                    "arrayminus": milliseconds(np.maximum(steps - low, 0)),
-                    "thickness": 1.4,
-                },
-                "marker": {"color": tint, "size": 10},
-                "customdata": [[label(names[place]), f"{speeds[place]:,.0f}"] for place in here],
-                "hovertemplate": "%{customdata[0]}: %{x} ms, %{customdata[1]} samples/s<extra></extra>",
-            }
+            interval_dots(
+                [labels[place] for place in here],
+                steps,
+                low,
+                high,
+                milliseconds,
+                name=_FITS[fits],
+                marker={"color": tint, "size": 10},
+                customdata=[[label(names[place]), f"{speeds[place]:,.0f}"] for place in here],
+                hovertemplate="%{customdata[0]}: %{x} ms, %{customdata[1]} samples/s<extra></extra>",
+            )
         )
     return Figure(
         name="predicted-steps",
@@ -137,22 +131,10 @@ def throughput(view: PredictionView, over: Literal["batch", "gpus"]) -> Figure |
 
 def layers(made: Prediction, name: str) -> Figure | None:
     """The layers of one prediction with their phases end to end, the largest first."""
-    rows: list[dict[str, Any]] = [
-        {
-            "layer": layer.layer,
-            "forward": {"median": layer.forward_s} if layer.forward_s else None,
-            "backward": {"median": layer.backward_s} if layer.backward_s else None,
-            "update": {"median": layer.update_s} if layer.update_s else None,
-            "total_s": layer.total_s,
-        }
-        for layer in made.layers()
-    ]
-    whole = sum(row["total_s"] for row in rows) or 1.0
-    drawn = layers_together({"layers": [row | {"share": row["total_s"] / whole} for row in rows]}, "layer")
+    drawn = layers_together(made.layers(), "layer", how="Predicted")
     if drawn is None:
         return None
-    caption = drawn.caption.replace("Median milliseconds", "Predicted milliseconds")
-    return replace(drawn, name="predicted-layers", title=f"Layers of a step on {name}", caption=caption)
+    return replace(drawn, name="predicted-layers", title=f"Layers of a step on {name}")
 
 
 def memory(predictions: Sequence[Prediction]) -> Figure:
