@@ -27,6 +27,17 @@ def of(rows: Rows, **wanted: Any) -> Rows:
     return {name: column[here] for name, column in rows.items()}
 
 
+def by(rows: Rows, name: str) -> dict[Any, Rows]:
+    """The rows of each value of a column: one sort, however many values there are."""
+    values, place = np.unique(rows[name], return_inverse=True)
+    order = np.argsort(place, kind="stable")
+    parts = np.split(order, np.flatnonzero(np.diff(place[order])) + 1)
+    return {
+        value: {column: array[part] for column, array in rows.items()}
+        for value, part in zip(values.tolist(), parts, strict=False)
+    }
+
+
 def line(rows: Rows, values: Column, scale: str = "step") -> Trace:
     """A line's `x` and `y`, broken where steps of the other stage lie between two points."""
     gaps = np.flatnonzero(rows["after_gap"])
