@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from laptime.estimate.constants import Constant
 from laptime.estimate.explain import Explanation
+from laptime.model.constants import Constant
 from laptime.render.terminal.columns import Column, wrapped
 from laptime.render.terminal.fit import paragraph
 
