@@ -58,7 +58,6 @@ check: $(STAMP) ## lint, format, types, import direction
 
 docs: $(STAMP) ## write docs/reference.md and the keys of docs/configuration.md anew from the code
 	$(BIN)/python -m tools.reference
-	$(BIN)/python -m laptime.training.config.reference docs/configuration.md
 
 format: $(STAMP) ## put the code into the format that check asks for
 	$(BIN)/ruff check --fix-only --quiet .

@@ -180,7 +180,7 @@ def _configuration(folder: Path, size: int, batch: int | None) -> str:
 
 def _fitting_batch(counts: Iterable[int], usual: int) -> int | None:
     """The largest power of two that what is trained on fills once; None where the usual batch does."""
-    from laptime.training.config.schema import FolderData
+    from laptime.training.data.kinds import FolderData
     from laptime.training.data.layout import held_of
 
     share = FolderData.model_fields["validation_share"].default

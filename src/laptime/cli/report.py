@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from laptime.cli.options import Json, wrong
-from laptime.cli.outcome import answer
+from laptime.cli.options import wrong
+from laptime.cli.outcome import Outcome, verb
 from laptime.cli.progress import waiting
 from laptime.errors import NotARun
 
@@ -19,13 +19,12 @@ if TYPE_CHECKING:
 Runs = Annotated[
     list[Path],
     typer.Argument(
-        metavar="RUN...",
-        help="Runs or folders of runs; saved predictions; or a run and a prediction of it.",
-        show_default=False,
+        metavar="RUN...", help="Runs or folders of runs; saved predictions; or a run and a prediction of it."
     ),
 ]
 
 
+@verb
 def report(
     runs: Runs,
     out: Annotated[
@@ -34,11 +33,9 @@ def report(
             "--out",
             metavar="FILE",
             help="The file; by default report.html: of one run in its directory, else in this folder.",
-            show_default=False,
         ),
     ] = None,
-    as_json: Json = False,
-) -> None:
+) -> Outcome:
     """Write everything there is to see of a run as one HTML file that needs nothing but a browser.
 
     Several runs, or a folder of them, become a comparison with intervals: the first is the baseline. A file
@@ -50,10 +47,8 @@ def report(
     others = [path for path in runs if path not in saved]
     with waiting("drawing"):
         written = _predicted(saved, others, out) if saved else _recorded(others, out)
-    if as_json:
-        answer({"report": str(written), "bytes": written.stat().st_size})
-        return
-    print(written)
+    document = {"report": str(written), "bytes": written.stat().st_size}
+    return Outcome(document=document, show=lambda: print(written))
 
 
 def _recorded(paths: Sequence[Path], out: Path | None) -> Path:
@@ -69,10 +64,10 @@ def _predicted(saved: Sequence[Path], others: Sequence[Path], out: Path | None) 
 
     if not others:
         return write_page(prediction_page(read_predictions(saved)), out)
-    found = loaded(others)
-    if len(saved) != 1 or len(found) != 1:
+    runs = loaded(others)
+    if len(saved) != 1 or len(runs) != 1:
         wrong("RUN...", "a prediction stands beside one run; give one of each, or predictions alone")
-    return write_page(beside_page(against(found[0], saved[0])), out)
+    return write_page(beside_page(against(runs[0], saved[0])), out)
 
 
 def loaded(paths: Sequence[Path]) -> list[Run]:
@@ -80,12 +75,12 @@ def loaded(paths: Sequence[Path]) -> list[Run]:
     from laptime.runs import find_runs, load
     from laptime.runs.files import one_line
 
-    found: dict[Path, Run] = {}
+    runs: dict[Path, Run] = {}
     for path in paths:
         below = find_runs(path) if path.is_dir() else [path]
         if not below:
             raise NotARun(f"{one_line(path)} holds no run; give the directory of a run or of several")
-        for one in below:
-            if one.resolve() not in found:
-                found[one.resolve()] = load(one)
-    return list(found.values())
+        for run in below:
+            if run.resolve() not in runs:
+                runs[run.resolve()] = load(run)
+    return list(runs.values())

@@ -6,7 +6,7 @@ import os
 import shlex
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager, redirect_stdout
+from contextlib import contextmanager, nullcontext, redirect_stdout
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -25,9 +25,7 @@ def run(
     script: Annotated[str, typer.Argument(metavar="SCRIPT", help="A Python file; with -m, a module.")],
     arguments: Annotated[
         list[str] | None,
-        typer.Argument(
-            metavar="[ARGS]...", help="Everything after the script is the script's own.", show_default=False
-        ),
+        typer.Argument(metavar="[ARGS]...", help="Everything after the script is the script's own."),
     ] = None,
     module: Annotated[bool, typer.Option("-m", help="SCRIPT is a module, as for `python -m`.")] = False,
     out: Out = None,
@@ -66,7 +64,7 @@ def run(
     quiet_traces()
     absolute = place.absolute()  # a script may change its working directory
     process = os.getpid()
-    with _stdout_to_stderr() if as_json else _as_it_is():
+    with _stdout_to_stderr() if as_json else nullcontext():
         status = run_script(
             Path(script),
             arguments or [],
@@ -90,7 +88,7 @@ def run(
 
 
 def _refuse_taken(out: Path) -> None:
-    """Before the script has trained for hours rather than after."""
+    """Refuse an output directory that holds a run before the script starts, not after hours of training."""
     if (out / "run.json").exists():
         raise RunExists(f"{out} already holds a run; give another directory with --out")
 
@@ -119,11 +117,6 @@ def _tell(out: Path, view: RunView) -> None:
     for line in brief(view):
         say(f"  {line}")
     say(f"  laptime show {shlex.quote(str(out))} shows all of it")
-
-
-@contextmanager
-def _as_it_is() -> Iterator[None]:
-    yield
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""The last words of `laptime train`: what was learned, what is left, what to do next."""
+"""What `laptime train` says at its end: losses and accuracies, what is on the disk, what to do next."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from laptime.cli.outcome import say
 
 if TYPE_CHECKING:
     from laptime.runs import Run
-    from laptime.training.experiment import Ended, Spread
+    from laptime.training.experiment import Spread, TrialResult
     from laptime.views.run_view import RunView
 
 
-class Left:
-    """What a training that ended early has left on the disk, and how to go on with it."""
+class UnfinishedRun:
+    """The run of a training that ended early, and how to resume it."""
 
     def __init__(self, out: Path) -> None:
         self._out = out
@@ -43,7 +43,7 @@ class Left:
 
 @contextmanager
 def ending(left: Callable[[], str], *, failed: bool = True) -> Iterator[None]:
-    """Tell what is left by a training that was interrupted, or that `failed`."""
+    """Say what an interrupted training left on the disk; with `failed`, also one that raised an error."""
     try:
         yield
     except KeyboardInterrupt as stop:
@@ -64,7 +64,7 @@ def status(stop: KeyboardInterrupt) -> int:
 
 
 def learned(run: Run, view: RunView) -> str:
-    """Where the training came to: losses, accuracies and time."""
+    """Losses, accuracies and time of the whole training, in one line."""
     from laptime.views.format import loss, percent
     from laptime.views.run_view import NOUNS
 
@@ -103,11 +103,11 @@ def mean_line(spread: Spread) -> str:
     return f"{' '.join([*spread.point, f'mean of {spread.trials}'])}: {', '.join(words)}"
 
 
-def next_command(place: Path, ended: list[Ended]) -> str:
+def next_command(place: Path, results: list[TrialResult]) -> str:
     """A command that looks at the trials: two points of a grid, or two trials, are compared."""
-    good = [one.trial for one in ended if one.status != "failed"]
-    groups = list(dict.fromkeys(place / Path(one.name).parts[0] for one in good if one.out != place))
+    good = [result.trial for result in results if result.status != "failed"]
+    groups = list(dict.fromkeys(place / Path(trial.name).parts[0] for trial in good if trial.out != place))
     if len(groups) < 2:
         return f"laptime show {shlex.quote(str(good[0].out))}"
-    a, b = (shlex.quote(str(one)) for one in (groups[0], groups[-1]))
+    a, b = (shlex.quote(str(group)) for group in (groups[0], groups[-1]))
     return f"laptime compare {a} {b}"

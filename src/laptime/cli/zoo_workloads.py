@@ -16,7 +16,7 @@ Read = Callable[[int, str], "Workload"]
 
 
 class ZooWorkloads(Mapping[str, Read]):
-    """By network, what reads its training step at a batch and in a precision."""
+    """By name of a network, a function that reads its training step at a batch and precision."""
 
     def __getitem__(self, name: str) -> Read:
         """The reader of a network."""

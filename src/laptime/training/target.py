@@ -27,26 +27,26 @@ def network(target: str, **options: Any) -> nn.Module:
         return build(target, **options)
     from torch import nn
 
-    found = attribute(target)
-    if not isinstance(found, nn.Module):
-        if not callable(found):
-            raise BadTarget(f"{target} is of type {type(found).__name__}; name a module or a callable")
+    value = attribute(target)
+    if not isinstance(value, nn.Module):
+        if not callable(value):
+            raise BadTarget(f"{target} is of type {type(value).__name__}; name a module or a callable")
         try:
-            found = found(**options)
+            value = value(**options)
         except Exception as error:
             takes = f"the options {', '.join(options)}" if options else "no arguments"
             entered = error.__traceback__ is not None and error.__traceback__.tb_next is not None
             way = f"mend it: it is called with {takes}" if entered else f"name a callable that takes {takes}"
             raise BadTarget(f"{target}() raised {describe(error)}; {way}") from error
-    if not isinstance(found, nn.Module):
-        raise BadTarget(f"{target}() returned a {type(found).__name__}, not an nn.Module")
-    return found.train()
+    if not isinstance(value, nn.Module):
+        raise BadTarget(f"{target}() returned a {type(value).__name__}, not an nn.Module")
+    return value.train()
 
 
 def look_in(folder: Path) -> None:
-    """Import from this folder before any other, as Python does from that of a script."""
-    place = os.path.abspath(folder)
-    sys.path[:] = [place, *(one for one in sys.path if one != place)]
+    """Import from this folder first, as Python does from the folder of a script."""
+    first = os.path.abspath(folder)
+    sys.path[:] = [first, *(other for other in sys.path if other != first)]
 
 
 def attribute(target: str) -> Any:
@@ -57,18 +57,18 @@ def attribute(target: str) -> Any:
     if os.getcwd() not in sys.path:
         sys.path.insert(0, os.getcwd())
     try:
-        found: Any = import_module(module_name)
+        value: Any = import_module(module_name)
     except Exception as error:
         raise BadTarget(
             f"{module_name} cannot be imported ({describe(error)}); name it as `import` would"
         ) from error
     for name in path.split("."):
-        if not hasattr(found, name):
-            near = difflib.get_close_matches(name, dir(found), n=1)
+        if not hasattr(value, name):
+            near = difflib.get_close_matches(name, dir(value), n=1)
             hint = f"did you mean {near[0]!r}?" if near else "look for its spelling"
             raise BadTarget(f"{module_name} has no {path!r}; {hint}")
-        found = getattr(found, name)
-    return found
+        value = getattr(value, name)
+    return value
 
 
 def describe(error: BaseException) -> str:

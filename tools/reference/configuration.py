@@ -1,20 +1,17 @@
-"""The reference of every key, written from the schema: `python -m laptime.training.config.reference FILE`.
-
-What lies between the two marks in FILE is replaced.
-"""
+"""Every configuration key, written from the schema between two marks of docs/configuration.md."""
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 from pydantic import BaseModel
 
 from laptime.training.config import fields
-from laptime.training.config.explain import written
+from laptime.training.config.notation import written
 
-BEGIN = "<!-- reference: written by python -m laptime.training.config.reference -->"
+PAGE = Path(__file__).parents[2] / "docs" / "configuration.md"
+BEGIN = "<!-- reference: written by `make docs` -->"
 END = "<!-- end of reference -->"
 
 
@@ -24,34 +21,33 @@ def reference() -> str:
 
 
 def _lines() -> Iterator[str]:
-    yield from _table("", [fields.known()["name", ""]], "")
+    yield from _table("", [fields.keys()["name", ""]], "")
     for section, models in fields.sections().items():
         for model in models:
             kind = model.model_fields["kind"].default if section == "data" else ""
             title = f'`[data]` with `kind = "{kind}"`' if kind else f"`[{section}]`"
             keys = [
-                one
-                for one in fields.known().values()
-                if one.kind == kind and one.key.startswith(f"{section}.") and one.key != "data.kind"
+                key
+                for key in fields.keys().values()
+                if key.kind == kind and key.name.startswith(f"{section}.") and key.name != "data.kind"
             ]
             yield from _table(title, keys, _doc(model))
 
 
-def _table(title: str, keys: list[fields.Known], doc: str) -> Iterator[str]:
+def _table(title: str, keys: list[fields.Key], doc: str) -> Iterator[str]:
     if title:
         yield from (f"### {title}", "", doc, "")
     yield "| key | takes | default | meaning |"
     yield "|---|---|---|---|"
-    for one in keys:
-        yield f"| `{one.key}` | {one.takes.words} | {_default(one)} | {one.meaning.replace('|', '/')} |"
+    for key in keys:
+        yield f"| `{key.name}` | {key.takes.words} | {_default(key)} | {key.meaning.replace('|', '/')} |"
     yield ""
 
 
-def _default(known: fields.Known) -> str:
-    if known.required:
+def _default(key: fields.Key) -> str:
+    if key.required:
         return "(required)"
-    default = known.info.default
-    return "–" if default in (None, "", {}, ()) else f"`{written(default)}`"
+    return "–" if key.default in (None, "", {}, ()) else f"`{written(key.default)}`"
 
 
 def _doc(model: type[BaseModel]) -> str:
@@ -63,13 +59,3 @@ def put_into(text: str) -> str:
     before, _, rest = text.partition(BEGIN)
     _, _, after = rest.partition(END)
     return f"{before}{BEGIN}\n\n{reference()}\n{END}{after}"
-
-
-def main(path: str) -> None:
-    """Bring a file up to date."""
-    file = Path(path)
-    file.write_text(put_into(file.read_text("utf-8")), "utf-8")
-
-
-if __name__ == "__main__":
-    main(sys.argv[1])
