@@ -81,7 +81,7 @@ def _missing_steps(run: Run, by_rank: Mapping[int, Health]) -> dict[int, int]:
     """By rank: numbers below the last one, known from rows or from the writer, that no row has."""
     stages = run.tables.steps.stages.values()
     found = {}
-    for rank in {*(rank for every in stages for rank in np.unique(every["rank"]).tolist()), *by_rank}:
+    for rank in {*run.tables.steps.ranks, *by_rank}:
         present = np.unique(np.concatenate([every["step"][every["rank"] == rank] for every in stages]))
         last = by_rank.get(rank, Health()).last_step
         numbers = max(-1 if last is None else last, int(present.max(initial=-1))) + 1

@@ -174,6 +174,11 @@ class StepTable:
     repeated_steps: int  # how many steps that were, of one rank
 
     @property
+    def ranks(self) -> list[int]:
+        """Those that took steps."""
+        return sorted({rank for every in self.stages.values() for rank in np.unique(every["rank"]).tolist()})
+
+    @property
     def end_s(self) -> float:
         """When the last step ended, on the clock of the steps; 0 without any."""
         return max(

@@ -107,7 +107,7 @@ def layers_table(
     step = f"{part.noun} step".strip()
     title = f"{unit.capitalize()}s of a {step}, in ms, {ORDERS[possible(part.layers, sort)]}"
     columns = _LayerColumns(shown, rest, unit=unit).every()
-    return replace(table_of(f"{part.stage.value}-layers", columns, title=title), folded=folded)
+    return replace(table_of("layers", columns, title=title), folded=folded)
 
 
 class _LayerColumns:

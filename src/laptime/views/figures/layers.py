@@ -21,7 +21,7 @@ from laptime.views.figures.figure import (
     packed,
     short,
 )
-from laptime.views.figures.steps import line, of, step_axis
+from laptime.views.figures.steps import by, line, of, step_axis
 from laptime.views.step_bins import Digest, Rows
 
 PHASES = tuple(phase.value for phase in Phase)
@@ -168,8 +168,11 @@ def one_layer(digest: Digest, order: Sequence[str], unit: str) -> Figure | None:
     devices = _devices(digest, ranks)
     traces: list[Trace] = []
     choices = []
+    of_layer = by(rows, "layer")
     for layer in order:
-        mine = of(rows, layer=layer)
+        if layer not in of_layer:
+            continue
+        mine = of_layer[layer]
         shows = []
         highest = [0.0]
         for rank in ranks:

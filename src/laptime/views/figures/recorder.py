@@ -34,7 +34,7 @@ def profiling(digest: Digest) -> Figure | None:
         title="With against without profiling",
         caption="All steps with layer marks and all bare steps of the training, wherever they fell: the box "
         "is the middle half, the whiskers reach from the 5th to the 95th percentile. Where steps change over "
-        "the training, the boxes differ by that as well. The thesis' profiler added 235 to 245 %.",
+        "the training, the boxes differ by that as well.",
         traces=traces,
         layout={"xaxis": axis("ms"), "yaxis": {"automargin": True}, "showlegend": False},
         height=220,

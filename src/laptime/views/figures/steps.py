@@ -15,7 +15,6 @@ from laptime.views.time_units import figures
 _COMPUTING = "compute accounts"
 _EDGE = 0.01  # of a step
 _DUST = 1e-6  # of the time: what rounding leaves of sums
-THESIS_UNEXPLAINED = (0.38, 0.54)  # of an iteration, by its own account (mission, A)
 
 
 def of(rows: Rows, **wanted: Any) -> Rows:
@@ -25,6 +24,17 @@ def of(rows: Rows, **wanted: Any) -> Rows:
     for name, value in wanted.items():
         here &= rows[name] == value
     return {name: column[here] for name, column in rows.items()}
+
+
+def by(rows: Rows, name: str) -> dict[Any, Rows]:
+    """The rows of each value of a column: one sort, however many values there are."""
+    values, place = np.unique(rows[name], return_inverse=True)
+    order = np.argsort(place, kind="stable")
+    parts = np.split(order, np.flatnonzero(np.diff(place[order])) + 1)
+    return {
+        value: {column: array[part] for column, array in rows.items()}
+        for value, part in zip(values.tolist(), parts, strict=False)
+    }
 
 
 def line(rows: Rows, values: Column, scale: str = "step") -> Trace:
@@ -189,7 +199,7 @@ def accounts_over_steps(digest: Digest) -> Figure | None:
 
 
 def total_against_profiled(digest: Digest) -> Figure | None:
-    """The thesis' comparison: how long an iteration took, and how much of that is charged to something."""
+    """How long an iteration took, and how much of that is charged to something."""
     rows = _lowest_rank(digest)
     if rows is None or not len(digest.layers["layer"]):
         return None
@@ -231,13 +241,11 @@ def percentage_error(digest: Digest) -> Figure | None:
             "in no account (unexplained)": ((rows["mean_s"] - explained) / rows["mean_s"], "unexplained"),
             f"not in {_COMPUTING}": ((rows["mean_s"] - compute) / rows["mean_s"], "forward"),
         }
-    low, high = (share * 100 for share in THESIS_UNEXPLAINED)
     return Figure(
         name="percentage-error",
         title="Percentage error",
-        caption="How far what is charged falls short of the iteration's time. The thesis could not explain "
-        f"{low:.0f} to {high:.0f} % (shaded). Not in compute accounts: data, copies, communication, Python, "
-        "the recorder.",
+        caption="How far what is charged falls short of the iteration's time. Not in compute accounts: data, "
+        "copies, communication, Python, the recorder.",
         traces=[
             {
                 "type": "scatter",
@@ -253,18 +261,6 @@ def percentage_error(digest: Digest) -> Figure | None:
             "xaxis": step_axis(digest),
             "yaxis": axis("% of the iteration", range=[-2, 100]),
             "hovermode": "x unified",
-            "shapes": [
-                {
-                    "type": "rect",
-                    "xref": "paper",
-                    "x0": 0,
-                    "x1": 1,
-                    "y0": low,
-                    "y1": high,
-                    "line": {"width": 0},
-                }
-                | {"fillcolor": "#d02f4b", "opacity": 0.10, "layer": "below"}
-            ],
         },
     )
 
