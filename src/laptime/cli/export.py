@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -18,9 +17,7 @@ from laptime.errors import LaptimeError, RunError
 if TYPE_CHECKING:
     from laptime.runs import MlflowRun, Run
 
-    Step = Callable[[Run], Sequence[Path]]  # writes a run in one format
-
-TRACE_FILE = "trace.json"
+FLAGS = ("csv", "perfetto", "tensorboard")  # which have an option of their own
 
 
 def export(
@@ -55,6 +52,10 @@ def export(
             help="MLflow's experiment; by default the name of the folder that the run lies in.",
         ),
     ] = None,
+    to: Annotated[
+        list[str] | None,
+        typer.Option("--to", metavar="FORMAT", help="A format by its name, such as one of your own."),
+    ] = None,
     out: Annotated[
         Path | None,
         typer.Option(
@@ -66,23 +67,21 @@ def export(
     as_json: Json = False,
 ) -> None:
     """Write recorded runs in formats that other programs read."""
-    if not (csv or perfetto or tensorboard or mlflow is not None):
+    flags = dict(zip(FLAGS, (csv, perfetto, tensorboard), strict=True))
+    formats = list(dict.fromkeys([*(name for name, chosen in flags.items() if chosen), *(to or ())]))
+    if not formats and mlflow is None:
         wrong("--csv / --perfetto / --tensorboard / --mlflow", "choose at least one of them")
-    if out is not None and (csv + perfetto + tensorboard != 1 or (len(runs) > 1 and not tensorboard)):
+    if out is not None and (len(formats) != 1 or (len(runs) > 1 and formats != ["tensorboard"])):
         wrong("--out", "it names one output: give one run and one format with it (TensorBoard: any runs)")
     if mlflow is not None and not mlflow.strip():
         wrong("--mlflow", "give a folder, http://host:port or sqlite:///mlflow.db")
     if experiment is not None and (mlflow is None or not experiment.strip()):
         wrong("--experiment", "it names an experiment of --mlflow URI")
-    steps: list[Step] = [lambda run: _csv(run, out)] if csv else []
-    steps += [lambda run: [_perfetto(run, out)]] if perfetto else []
-    steps += [lambda run: _tensorboard(run, out)] if tensorboard else []
     written: list[dict[str, Any]] = []
     try:
         with waiting("writing"):
-            _write(
-                runs, steps, None if mlflow is None else lambda run: _mlflow(run, mlflow, experiment), written
-            )
+            send = None if mlflow is None else lambda run: _mlflow(run, mlflow, experiment)
+            _write(runs, formats, out, send, written)
     except LaptimeError:  # what was written is there all the same
         for line in _lines(written):
             say(f"laptime: written: {line}") if as_json else print(line)
@@ -96,19 +95,26 @@ def export(
 
 def _write(
     runs: Sequence[Path],
-    steps: Sequence[Step],
+    formats: Sequence[str],
+    out: Path | None,
     send: Callable[[Run], MlflowRun] | None,
     written: list[dict[str, Any]],
 ) -> None:
     """Every run in every format; `written` has at any time what is there."""
     from laptime.runs import load
+    from laptime.runs.exporters.registry import exporters
 
+    known = exporters()
+    for name in formats:
+        if name not in known:
+            wrong("--to", f"no format is called {name!r}; one of {', '.join(known)}")
     for path in runs:
         run = load(path)
         document: dict[str, Any] = {"run": str(run.path), "files": []}
         written.append(document)
-        for step in steps:
-            document["files"] += [str(file) for file in step(run)]
+        for name in formats:
+            with _writing(out or run.path):
+                document["files"] += [str(file) for file in known[name](run, out)]
         if send is not None:
             document["mlflow"] = send(run)
 
@@ -116,35 +122,6 @@ def _write(
 def _lines(written: Sequence[Mapping[str, Any]]) -> Iterator[str]:
     for document in written:
         yield from (*document["files"], *_sent(document.get("mlflow")))
-
-
-def _csv(run: Run, out: Path | None) -> list[Path]:
-    from laptime.runs import write_csv
-
-    with _writing(out or run.path):
-        files = write_csv(run)
-        if out is None:
-            return files
-        out.mkdir(parents=True, exist_ok=True)
-        return [Path(shutil.copy(file, out / file.name)) for file in files]
-
-
-def _perfetto(run: Run, out: Path | None) -> Path:
-    from laptime.runs import write_trace
-
-    target = out or run.path
-    with _writing(target):
-        if target.is_dir():
-            target /= TRACE_FILE
-        target.parent.mkdir(parents=True, exist_ok=True)
-        return write_trace(run, target)
-
-
-def _tensorboard(run: Run, out: Path | None) -> list[Path]:
-    from laptime.runs import write_tensorboard
-
-    with _writing(out or run.path):
-        return write_tensorboard(run, out)
 
 
 def _mlflow(run: Run, uri: str, experiment: str | None) -> MlflowRun:

@@ -1,1 +1,1 @@
-"""Runs for other programs: Perfetto, TensorBoard, MLflow. CSV, which runs have anyway, is in `tables`."""
+"""Runs for other programs: one file for each format, entered in `registry`; MLflow through its own client."""

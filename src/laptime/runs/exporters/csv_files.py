@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import csv
 import io
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ import pyarrow.compute as pc
 import pyarrow.csv as pacsv
 
 from laptime.model import Stage
+from laptime.runs.exporters.registry import exporter
 from laptime.runs.files import replacing
 from laptime.runs.flat_config import as_text, settings
 from laptime.runs.run import Run
@@ -45,6 +47,16 @@ def write_csv(run: Run, *, most_rows: int | None = None) -> list[Path]:
     experiment = directory / "experiment.csv"
     _write_experiment(experiment, run, [*written, experiment])
     return [*written, experiment]
+
+
+@exporter("csv")
+def export_csv(run: Run, out: Path | None = None) -> list[Path]:
+    """The CSV files of a run, and copies of them in the folder `out`."""
+    files = write_csv(run)
+    if out is None:
+        return files
+    out.mkdir(parents=True, exist_ok=True)
+    return [Path(shutil.copy(file, out / file.name)) for file in files]
 
 
 def _write_rows(path: Path, stored: StoredTable[Any]) -> None:

@@ -21,6 +21,7 @@ import numpy as np
 from laptime.errors import MissingExtra
 from laptime.runs import text_table
 from laptime.runs.exporters.curves import MOST_POINTS, Curve, ended_s, layer_curves, step_curves
+from laptime.runs.exporters.registry import exporter
 from laptime.runs.files import one_line, plain, replacing
 from laptime.runs.flat_config import as_text, settings
 from laptime.runs.run import Run
@@ -37,6 +38,12 @@ _PARTS = {
     "hparams_data": "plugins.hparams.plugin_data_pb2",
     "hparams_api": "plugins.hparams.api_pb2",
 }
+
+
+@exporter("tensorboard")
+def export_tensorboard(run: Run, out: Path | None = None) -> list[Path]:
+    """Event files, in a folder of the run's name under `out`."""
+    return write_tensorboard(run, out)
 
 
 def write_tensorboard(run: Run, logdir: Path | str | None = None, *, most: int = MOST_POINTS) -> list[Path]:

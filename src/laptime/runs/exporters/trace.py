@@ -15,11 +15,13 @@ from typing import IO, Any
 
 from laptime.model import ACCOUNTS, Phase, Stage
 from laptime.runs.exporters.curves import AttemptStarts
+from laptime.runs.exporters.registry import exporter
 from laptime.runs.files import plain, replacing
 from laptime.runs.run import Run
 from laptime.runs.select import Columns
 from laptime.runs.table_reader import StoredTable
 
+TRACE_FILE = "trace.json"
 DEFAULT_STEPS = 20
 _STEPS_TRACK = 0
 _LAYER_TRACKS = {phase.value: place for place, phase in enumerate(Phase, start=1)}
@@ -44,6 +46,16 @@ class _Span:
     start_ns: int
     end_ns: int
     args: Row
+
+
+@exporter("perfetto")
+def export_trace(run: Run, out: Path | None = None) -> list[Path]:
+    """A trace of the last steps: the file `out`, or `trace.json` in that folder or in the run."""
+    target = out or run.path
+    if target.is_dir():
+        target /= TRACE_FILE
+    target.parent.mkdir(parents=True, exist_ok=True)
+    return [write_trace(run, target)]
 
 
 def write_trace(run: Run, path: Path | str, steps: range | None = None) -> Path:
