@@ -30,7 +30,6 @@ from laptime.recorder.timeline import (
     BACKWARD,
     CODE,
     FORWARD,
-    HOST,
     LOSS,
     LOSS_BACKWARD,
     OPTIMIZERS,
@@ -265,8 +264,9 @@ class Books:
 
     def _place(self, code: int) -> tuple[str, str]:
         owner = self._owner(code)
-        if owner is None:
-            return OTHER_LAYER, ACCOUNTS[min(code, HOST)].value
+        if owner is None:  # what the recorder itself runs is the host's here
+            account = ACCOUNTS[code] if code < len(ACCOUNTS) else Account.HOST
+            return OTHER_LAYER, (Account.HOST if account is Account.INSTRUMENT else account).value
         return (owner.layers[0] if len(owner.layers) == 1 else OTHER_LAYER), owner.phase
 
 

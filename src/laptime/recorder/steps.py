@@ -10,7 +10,8 @@ from typing import Any
 import torch
 
 from laptime.errors import RecordingError
-from laptime.model import Stage
+from laptime.model import Stage, Step
+from laptime.model.columns import columns_of
 from laptime.recorder.arguments import as_number, batch_size
 from laptime.recorder.budget import EARLY, Budget
 from laptime.recorder.clocks import Clock, Stamp
@@ -25,7 +26,7 @@ from laptime.recorder.step_evidence import Seen
 from laptime.recorder.timeline import DATA_WAIT, HOST, RawStep, Timeline
 
 LONG_STEP_SHARE = 0.05  # of a step with very many marks that these may take, though the first are marked
-LOGGED = ("loss", "top1", "topn")
+LOGGED = tuple(column.name for column in columns_of(Step) if column.logged)
 
 
 class Steps:

@@ -1,7 +1,8 @@
 """Tile, don't wrap: a mark where ownership changes, each interval charged to one owner, so the sum closes.
 
-An owner is a small integer. Fixed ones stand for accounts; each optimizer and each unit (a module that may
-prove to be a layer) has its own. `settle` turns the marks of one step into seconds by account and by layer.
+An owner is a small integer: an account's place in the list of accounts, or, after those, an owner that is
+charged to one of them. Each optimizer and each unit (a module that may prove to be a layer) has its own.
+`tile` turns the marks of many steps into seconds by account and by layer.
 """
 
 from __future__ import annotations
@@ -28,9 +29,9 @@ UPDATE = CODE[Account.UPDATE]
 COMMUNICATION = CODE[Account.COMMUNICATION]
 HOST = CODE[Account.HOST]
 INSTRUMENT = CODE[Account.INSTRUMENT]
-LOSS_BACKWARD = 11  # the backward pass, inside the nodes that the loss made
-INPUT = 12  # inside a network, before its first layer: charged to that layer
-OPTIMIZERS = 16  # 16 + k: the update of optimizer k
+LOSS_BACKWARD = len(ACCOUNTS)  # the backward pass, inside the nodes that the loss made
+INPUT = LOSS_BACKWARD + 1  # inside a network, before its first layer: charged to that layer
+OPTIMIZERS = INPUT + 1  # OPTIMIZERS + k: the update of optimizer k
 MOST_OPTIMIZERS = 16
 UNITS = OPTIMIZERS + MOST_OPTIMIZERS  # UNITS + 2u: forward of unit u; UNITS + 2u + 1: its backward
 NOTHING_NS = 15_000  # on the host: too short for a wait, and for a kernel launch between two phases

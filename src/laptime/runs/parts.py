@@ -137,7 +137,7 @@ class PartWriter:
 
     def _merge(self, parts: Sequence[tuple[Part, int]]) -> None:
         whole = self._part(parts[0][0].first, parts[-1][0].last)
-        self._save(whole.path, _regrouped([part.path for part, _ in parts]))
+        self._save(whole.path, _regrouped([part.path for part, _ in parts], self.schema))
         self._parts[-len(parts) :] = [(whole, sum(rows for _, rows in parts))]
         for part, _ in parts:
             with suppress(OSError):  # it is covered: a reader leaves it out, and so does a second attempt
@@ -165,14 +165,15 @@ def _parquet(sink: Any, schema: TableSchema[Any]) -> Any:
     )
 
 
-def _regrouped(paths: Sequence[Path]) -> Iterator[Any]:
+def _regrouped(paths: Sequence[Path], schema: TableSchema[Any]) -> Iterator[Any]:
     """The rows of several parts, in order, as tables of at least `GROUP_ROWS` rows."""
     waiting: list[Any] = []
     for path in paths:
         with open_part(path) as parquet:
             for group in range(parquet.num_row_groups):
                 # One thread: merging runs beside someone's training, on cores that are not ours.
-                waiting.append(parquet.read_row_group(group, use_threads=False))
+                rows = parquet.read_row_group(group, use_threads=False)
+                waiting.append(schema.completed(rows, schema.arrow.names).cast(schema.arrow))
                 if sum(table.num_rows for table in waiting) >= GROUP_ROWS:
                     yield pa.concat_tables(waiting)
                     waiting = []

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from laptime.model import ACCOUNTS
 from laptime.runs.files import one_line
 
 Trace = dict[str, Any]
@@ -71,6 +72,7 @@ COLOURS = {
     "instrument": "#e0a526",
     "unexplained": "#d02f4b",
 }
+COLOURS |= {account.value: "#6a5acd" for account in ACCOUNTS if account.value not in COLOURS}
 MANY = (
     "#2a7fc1", "#d9601a", "#149a73", "#b3609a", "#e0a526", "#56a7d8", "#8c6239", "#d02f4b", "#6a5acd",
     "#7a9e1f", "#00838f", "#c2185b",
