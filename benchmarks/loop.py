@@ -29,7 +29,7 @@ from torch import nn
 from laptime.model import summarize
 from laptime.training.build import Ready, ready
 from laptime.training.config import Config
-from laptime.training.device_setup import Place
+from laptime.training.device_setup import DeviceSetup
 from laptime.training.loop import Progress, Training
 from laptime.training.ranks import Ranks
 
@@ -237,7 +237,7 @@ LOOPS: dict[str, Callable[[Case, Ready, Path], list[float]]] = {
 def compare(case: Case, device: str, seconds: float) -> dict[str, list[list[float]]]:
     """Seconds of each step of each loop, round by round."""
     found: dict[str, list[list[float]]] = {name: [] for name in LOOPS}
-    made = ready(configured(case, device), Place.of(device, Ranks()))
+    made = ready(configured(case, device), DeviceSetup.of(device, Ranks()))
     plain(case, made, Path())  # warm
     until = time.monotonic() + seconds
     rounds = 0
@@ -279,7 +279,7 @@ def flatness(device: str, epochs: int = 400) -> tuple[float, float]:
             pieces.append(time.perf_counter() - begin)
 
     with tempfile.TemporaryDirectory() as folder:
-        made = ready(config, Place.of(device, Ranks()))
+        made = ready(config, DeviceSetup.of(device, Ranks()))
         run = Training(config, made, out=Path(folder) / "run", watch=piece).run()
         table = run.steps.table
         epoch, wall = table["epoch"].to_numpy(), table["wall_s"].to_numpy()

@@ -1,4 +1,4 @@
-"""An account, and a column of `steps`, are one line more: tried on a copy of the code with that line in it."""
+"""An account and a column of `steps` are one line more: tried on a copy of the code with that line."""
 
 import json
 import os

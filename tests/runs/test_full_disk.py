@@ -23,7 +23,7 @@ def began(path, **config):
     """A writer, and the list of what it tells."""
     writer = start(path, **config)
     told = []
-    writer.tell = told.append
+    writer._tell = told.append
     return writer, told
 
 
@@ -222,7 +222,7 @@ def test_another_rank_tells_its_trouble_in_a_file_of_its_own(small_disk):
     first, _ = began(path)
     second = start(path, rank=1)
     told = []
-    second.tell = told.append
+    second._tell = told.append
     for writer in (first, second):
         add_steps(writer, range(4))
         writer.flush()

@@ -1,4 +1,4 @@
-"""Runs of every schema version are read: `data/run-v1` and `run-v2` were written by the code of their time."""
+"""Runs of every schema version are read: those in `data` were written by the code of their time."""
 
 import dataclasses
 import json

@@ -48,7 +48,6 @@ _CHOSEN = {
     "LightningCallback": ("run",),
     "TrainerCallback": ("run",),
 }
-_BASES = {"Recorder": ("laptime.recorder.steps", "Steps")}
 _NOT_SHOWN = {"Run": {"stored", "load"}, "Workload": {"of", "document"}, "Prediction": {"of"}}
 
 
@@ -83,8 +82,6 @@ def _members(name: str, module: str) -> Iterator[source.Member]:
     found = [*source.attributes(module, name), *source.members(module, name)]
     if name == "Run":  # the one attribute whose type stands elsewhere
         found.insert(0, source.Member(name="path", arguments="", gives="Path", meaning=""))
-    if name in _BASES:
-        found += source.members(*_BASES[name])
     if name in _CHOSEN:
         by_name = {one.name: one for one in found}
         found = [by_name[one] for one in _CHOSEN[name]]

@@ -21,7 +21,8 @@ from laptime.capture import OPTIMIZERS
 from laptime.capture.optimizer_ops import updates
 from laptime.model import Account, Memory, Operation, Phase, Workload
 from laptime.model import Optimizer as Update
-from laptime.recorder.layer_division import Division, Unit, is_compiled
+from laptime.recorder.backends import accelerators
+from laptime.recorder.layer_division import Division, LayerUnit, is_compiled
 from laptime.recorder.live_reader import StepReader
 from laptime.recorder.loss_end import compiles
 
@@ -32,8 +33,8 @@ PRECISIONS = {"bfloat16": "bf16", "float16": "fp16"}
 class Reading:
     """Reads one training step, and one step of forward passes alone if that comes first."""
 
-    def __init__(self) -> None:
-        self.done = False
+    def __init__(self, *, wanted: bool = True) -> None:
+        self.done = not wanted
         self.reason: str | None = None  # why there is no workload
         self.step: StepReader | None = None  # what was read
         self.trains = False  # whether that was a training step
@@ -60,7 +61,7 @@ class Reading:
             self._reader.alive.disregard(_kept(root))
             self._put_on(self._reader, Phase.FORWARD, in_network=True)
 
-    def entered(self, unit: Unit) -> None:
+    def entered(self, unit: LayerUnit) -> None:
         """A module is called."""
         if self._reader is not None and threading.get_ident() == self._thread:
             self._reader.entered(unit)
@@ -168,8 +169,9 @@ def hindrance(root: nn.Module) -> str | None:
         return "the network is TorchScript"
     if torch.distributed.is_available() and torch.distributed.is_initialized():
         return "several processes train together"
+    known = {"cpu", *(backend.type for backend in accelerators())}
     types = {parameter.device.type for parameter in root.parameters()}
-    if not types <= {"cpu", "cuda"}:
+    if not types <= known:
         return f"the network is on {', '.join(sorted(types))}"
     return None
 

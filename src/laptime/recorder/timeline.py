@@ -51,7 +51,7 @@ def backward_code(unit: int) -> int:
 class Timeline:
     """The marks of the step that is running."""
 
-    __slots__ = ("_marked_ns", "_now", "clock", "on_mark", "open", "owners", "stamps", "thread")
+    __slots__ = ("_marked_ns", "_now", "_on_mark", "clock", "open", "owners", "stamps", "thread")
 
     def __init__(self, clock: Clock) -> None:
         self.clock = clock
@@ -59,7 +59,7 @@ class Timeline:
         self._marked_ns = 0
         self.stamps: list[Stamp] = []
         self.owners: list[int] = []
-        self.on_mark: Callable[[int], None] | None = None  # set while a kernel trace is on
+        self._on_mark: Callable[[int], None] | None = None
         self.open = False  # a step is running
         self.thread = threading.get_ident()  # whose steps these are
 
@@ -67,8 +67,26 @@ class Timeline:
         """From now on, time goes to this owner."""
         self.stamps.append(self._now())
         self.owners.append(code)
-        if self.on_mark is not None:
-            self.on_mark(len(self.owners) - 1)
+        if self._on_mark is not None:
+            self._on_mark(len(self.owners) - 1)
+
+    def trace(self, on_mark: Callable[[int], None] | None) -> None:
+        """While a kernel trace is on, tell it the number of each mark; None: it is over."""
+        self._on_mark = on_mark
+
+    @property
+    def traced(self) -> bool:
+        """Whether marks are told to a kernel trace."""
+        return self._on_mark is not None
+
+    def follow_thread(self) -> None:
+        """Steps are those of this thread's loop from here on, and one is running."""
+        self.open = True
+        self.thread = threading.get_ident()
+
+    def elsewhere(self) -> bool:
+        """Whether this is another thread than the recorded one, or no step is open yet."""
+        return threading.get_ident() != self.thread or not self.open
 
     def follow_up(self, code: int) -> None:
         """Like `mark`; where marks are dear and nothing can have happened since the last, relabel that."""

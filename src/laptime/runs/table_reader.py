@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 
 from laptime.errors import DamagedRun, RunError
 from laptime.runs.files import first_line, one_line
-from laptime.runs.parts import Part, live, open_part
+from laptime.runs.parts import PartFile, live, open_part
 from laptime.runs.repeats import KEY, NONE, Repeats, find_repeats
 from laptime.runs.schema import TableSchema, Value
 from laptime.runs.schema import steps as steps_schema
@@ -113,7 +113,7 @@ class StoredTable(Generic[Value]):
                 raise DamagedRun(f"{one_line(self.directory)} changes faster than it can be read; try again")
 
     def _walk_parts(
-        self, parts: Iterable[Part], skip: int, columns: list[str], steps: range | None, coded: bool
+        self, parts: Iterable[PartFile], skip: int, columns: list[str], steps: range | None, coded: bool
     ) -> Iterator[tuple[int, Any | None]]:
         for part in parts:
             with _naming(part.path):

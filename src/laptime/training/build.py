@@ -16,7 +16,7 @@ from laptime.runs.files import first_line
 from laptime.training import optimizers, target
 from laptime.training.config import Config
 from laptime.training.data import Data, Wanted, open_data
-from laptime.training.device_setup import Place
+from laptime.training.device_setup import DeviceSetup
 from laptime.training.loader import Batches, Order
 from laptime.training.networks.registry import Entry, classification, entry
 from laptime.training.objectives import CRITERIA, Objective
@@ -26,7 +26,7 @@ from laptime.training.objectives import CRITERIA, Objective
 class Ready:
     """A network, what it is trained for, and on what."""
 
-    place: Place
+    place: DeviceSetup
     network: nn.Module
     objective: Objective
     data: Data
@@ -42,7 +42,7 @@ class Ready:
         return len(self.data.train)  # type: ignore[arg-type]
 
 
-def ready(config: Config, place: Place, data: Data | None = None) -> Ready:
+def ready(config: Config, place: DeviceSetup, data: Data | None = None) -> Ready:
     """Build it all. `data` stands in for what the configuration describes: a fold of it."""
     torch.manual_seed(config.train.seed)
     known = None if ":" in config.network.name else entry(config.network.name)
@@ -116,7 +116,7 @@ def goal(config: Config, known: Entry | None) -> Objective:
     return (known.goal if known is not None else classification)(criterion)
 
 
-def _batches(config: Config, dataset: Dataset[Any], place: Place) -> Batches:
+def _batches(config: Config, dataset: Dataset[Any], place: DeviceSetup) -> Batches:
     ranks, train, loader = place.ranks, config.train, config.loader
     samples = len(dataset)  # type: ignore[arg-type]
     order = Order(
@@ -138,7 +138,7 @@ def _batches(config: Config, dataset: Dataset[Any], place: Place) -> Batches:
     return Batches(dataset, order, loader, place.device)
 
 
-def _validation(config: Config, data: Data, place: Place) -> Batches | None:
+def _validation(config: Config, data: Data, place: DeviceSetup) -> Batches | None:
     """Held-out data in its own order, none of it left out. Every rank takes its share."""
     if data.validation is None or not len(data.validation):  # type: ignore[arg-type]
         return None

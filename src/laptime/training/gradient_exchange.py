@@ -13,11 +13,12 @@ from torch._C._distributed_c10d import GradBucket
 from torch.nn.parallel import DistributedDataParallel
 
 from laptime.model.intervals import union
-from laptime.recorder.clocks import Stamp, clock_for
+from laptime.recorder.backends import backend_of
+from laptime.recorder.clocks import Stamp
 
 
 @dataclass(slots=True)
-class _Pass:
+class _ExchangePass:
     """The stamps of one backward pass: when each bucket was handed over, and when its mean was there."""
 
     begins: list[Stamp] = field(default_factory=list)
@@ -37,9 +38,9 @@ class Exchange:
         self.busy_s = self.exposed_s = 0.0
         self._ranks = ranks
         # On a GPU: an event on whichever stream is current, the compute stream or that of the future.
-        self._clock = clock_for(device)
-        self._running = _Pass()
-        self._waiting: deque[_Pass] = deque()  # for the device to pass their stamps
+        self._clock = backend_of(device).clock(device)
+        self._running = _ExchangePass()
+        self._waiting: deque[_ExchangePass] = deque()  # for the device to pass their stamps
 
     def average(self, bucket: GradBucket) -> torch.futures.Future[Any]:
         """The mean of a bucket over all ranks, once it is there."""
@@ -75,7 +76,7 @@ class Exchange:
 
     def _next(self) -> None:
         self._waiting.append(self._running)
-        self._running = _Pass()
+        self._running = _ExchangePass()
 
     def document(self) -> dict[str, Any]:
         """What this rank has exchanged so far."""
@@ -99,7 +100,7 @@ class Exchange:
                 return
             self._count(self._waiting.popleft())
 
-    def _count(self, one: _Pass) -> None:
+    def _count(self, one: _ExchangePass) -> None:
         stamps = [*one.begins, *one.ends]
         # Each stamp's time since the first; reading takes neighbours, so they are read against it in pairs.
         zero = stamps[0]
@@ -117,7 +118,7 @@ def parallel(network: nn.Module, exchange: Exchange, device: torch.device, *, gr
     """The network with its gradients averaged over the ranks."""
     wrapped = DistributedDataParallel(
         network,
-        device_ids=[device] if device.type == "cuda" else None,
+        device_ids=[device] if backend_of(device).accelerator else None,
         find_unused_parameters=groups > 1,  # each loss trains some of them
     )
     wrapped.register_comm_hook(exchange, _hook)

@@ -25,7 +25,7 @@ from laptime.runs.files import first_line
 from laptime.training import checkpoint
 from laptime.training.build import Ready
 from laptime.training.config import Config
-from laptime.training.device_setup import Place
+from laptime.training.device_setup import DeviceSetup
 from laptime.training.failures import UNFIT, Interruption, does_not_fit, understood
 from laptime.training.gradient_exchange import Exchange, parallel
 from laptime.training.loss_readback import Glance
@@ -92,7 +92,7 @@ class Training:
         return max(self._counts.attempt, load(self.out).last_attempt + 1)
 
     @property
-    def place(self) -> Place:
+    def place(self) -> DeviceSetup:
         """Where it runs."""
         return self._ready.place
 

@@ -13,7 +13,7 @@ from laptime.training.build import ready, wanted
 from laptime.training.config import Config, FolderData
 from laptime.training.data import Data, open_data
 from laptime.training.data.subset import folds
-from laptime.training.device_setup import Place
+from laptime.training.device_setup import DeviceSetup
 from laptime.training.launch import telling
 from laptime.training.loop import Progress, Training
 from laptime.training.networks.registry import entry
@@ -43,7 +43,7 @@ def train(
         if ":" in config.network.name:
             target.look_in(Path.cwd())
             target.look_in(folder or Path.cwd())
-        place = Place.of(
+        place = DeviceSetup.of(
             config.train.device, ranks, threads=config.train.threads, memory_limit=config.train.memory_limit
         )
         with ranks.joined(place.device), telling(ranks.rank):
