@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from laptime.estimate.features import work
-from laptime.estimate.timed_ops import Timed
+from laptime.estimate.fit import TimedOperation
 from laptime.model import Operation, Phase
 
 _COLUMNS = (
@@ -29,7 +29,7 @@ _COLUMNS = (
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Row:
+class SweepRow:
     """An operation, the median of its times, of how many calls, and the memory it took beside its results."""
 
     operation: Operation
@@ -38,9 +38,9 @@ class Row:
     calls: int
     workspace: int | None = None  # bytes; None where nobody looked
 
-    def timed(self) -> Timed:
+    def timed(self) -> TimedOperation:
         """As a model is fitted to it."""
-        return Timed(
+        return TimedOperation(
             name=self.operation.name,
             work=work(self.operation),
             device_us=self.device_us,
@@ -49,7 +49,7 @@ class Row:
         )
 
 
-def write_rows(rows: Iterable[Row], path: str | Path) -> None:
+def write_rows(rows: Iterable[SweepRow], path: str | Path) -> None:
     """One line for each; sizes as JSON."""
     with open(path, "w", newline="", encoding="utf-8") as file:
         table = csv.writer(file, lineterminator="\n")
@@ -61,12 +61,12 @@ def write_rows(rows: Iterable[Row], path: str | Path) -> None:
             table.writerow((*told, f"{row.device_us:.3f}", f"{row.host_us:.3f}", row.calls, row.workspace))
 
 
-def read_rows(path: str | Path) -> Iterator[Row]:
+def read_rows(path: str | Path) -> Iterator[SweepRow]:
     """What `write_rows` wrote, packed or not."""
     opened = gzip.open if Path(path).suffix == ".gz" else open
     with opened(path, "rt", newline="", encoding="utf-8") as file:
         for line in csv.DictReader(file):
-            yield Row(
+            yield SweepRow(
                 operation=Operation(
                     name=line["op"],
                     kind=line["kind"],

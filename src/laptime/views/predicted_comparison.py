@@ -134,7 +134,7 @@ def _layers(predicted: Row, found: MeasuredStep, run: Run) -> list[Row]:
     names = [layer.name for layer in run.network]
     names += [name for name, _ in found.layers if name not in names]
     names = list(dict.fromkeys([*names, *times]))
-    names.sort(key=lambda name: name == "")  # the loss last
+    names.sort(key=lambda name: name == LOSS_LAYER)  # the loss last
     rows = []
     for name in names:
         mine = {phase: found.layers.get((name, phase)) for phase in Phase}
