@@ -1,6 +1,5 @@
 """The contract of device backends, and one that a test registers."""
 
-from contextlib import nullcontext
 from itertools import pairwise
 
 import pytest
@@ -142,9 +141,6 @@ class Slow(CpuBackend):
 
     def synchronize(self):
         self.synchronized += 1
-
-    def on_stream(self, stream):
-        return nullcontext()
 
 
 @pytest.fixture

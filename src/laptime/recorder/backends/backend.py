@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Protocol
 
 import torch
@@ -21,42 +21,18 @@ class DeviceEvent(Protocol):
 
 
 class Backend(Protocol):
-    """One kind of device. Every implementation passes `tests/recorder/test_backends.py`."""
+    """One kind of device. What has a body here is so of devices that queue nothing, such as the CPU.
 
-    @property
-    def type(self) -> str:
-        """As in `torch.device(type)`."""
-        ...
+    Every implementation passes the contract in `tests/recorder/test_backends.py`.
+    """
 
-    @property
-    def name(self) -> str:
-        """What people call it."""
-        ...
-
-    @property
-    def accelerator(self) -> bool:
-        """Whether it computes beside the host: work is queued, batches are copied to it."""
-        ...
-
-    @property
-    def collectives(self) -> str:
-        """The backend of torch.distributed that its ranks exchange with."""
-        ...
-
-    @property
-    def activities(self) -> tuple[ProfilerActivity, ...]:
-        """What a kernel trace records of it."""
-        ...
-
-    @property
-    def copies(self) -> tuple[str, ...]:
-        """Methods of tensors that copy to it, beside `to`."""
-        ...
-
-    @property
-    def variables(self) -> tuple[str, ...]:
-        """Environment variables that change how fast it is."""
-        ...
+    type: str  # as in `torch.device(type)`
+    name: str  # what people call it
+    accelerator: bool = False  # it computes beside the host: work is queued, batches are copied to it
+    collectives: str = "gloo"  # what torch.distributed exchanges by between its ranks
+    activities: tuple[ProfilerActivity, ...] = (ProfilerActivity.CPU,)  # what a kernel trace records
+    copies: tuple[str, ...] = ()  # methods of tensors that copy to it, beside `to`
+    variables: tuple[str, ...] = ()  # of the environment, that change how fast it is
 
     def count(self) -> int:
         """How many of them this process can use."""
@@ -70,40 +46,12 @@ class Backend(Protocol):
         """What stamps a step's timeline on it."""
         ...
 
-    def select(self, device: torch.device) -> None:
-        """Use this one where code does not say which."""
-        ...
-
-    def synchronize(self) -> None:
-        """Wait until it has done all it was given."""
-        ...
-
     def memory_bytes(self, device: torch.device) -> int | None:
         """How much memory it has; None where nobody can tell."""
         ...
 
     def limit_memory(self, device: torch.device, limit: int) -> None:
-        """Have its allocator refuse what goes beyond so many bytes."""
-        ...
-
-    def read_numbers(self, device: torch.device, numbers: Sequence[torch.Tensor]) -> list[float]:
-        """Single numbers of one type that are computed already, without waiting for what was queued since."""
-        ...
-
-    def event(self) -> DeviceEvent | None:
-        """An event without a time; None where nothing is queued."""
-        ...
-
-    def stream(self, device: torch.device) -> Any:
-        """A new stream beside the one that computes; None where there are none."""
-        ...
-
-    def current_stream(self, device: torch.device) -> Any:
-        """The stream that computes; None where there are none."""
-        ...
-
-    def on_stream(self, stream: Any) -> AbstractContextManager[Any]:
-        """Queue what is done within on another stream."""
+        """Refuse allocations that go beyond so many bytes."""
         ...
 
     def random_states(self) -> list[torch.Tensor]:
@@ -113,3 +61,31 @@ class Backend(Protocol):
     def set_random_states(self, states: list[torch.Tensor]) -> None:
         """Put them back."""
         ...
+
+    def select(self, device: torch.device) -> None:
+        """Use this one where code does not say which."""
+        return None
+
+    def synchronize(self) -> None:
+        """Wait until it has done all it was given."""
+        return None
+
+    def read_numbers(self, device: torch.device, numbers: Sequence[torch.Tensor]) -> list[float]:
+        """Single numbers of one type that are computed already, without waiting for what was queued since."""
+        return [float(number) for number in numbers]
+
+    def event(self) -> DeviceEvent | None:
+        """An event without a time; None where nothing is queued."""
+        return None
+
+    def stream(self, device: torch.device) -> Any:
+        """A new stream beside the one that computes; None where there are none."""
+        return None
+
+    def current_stream(self, device: torch.device) -> Any:
+        """The stream that computes; None where there are none."""
+        return None
+
+    def on_stream(self, stream: Any) -> AbstractContextManager[Any]:
+        """Queue what is done within on another stream."""
+        return nullcontext()

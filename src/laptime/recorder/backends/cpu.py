@@ -6,26 +6,20 @@ import os
 import platform
 import resource
 import sys
-from collections.abc import Sequence
-from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
-from torch.profiler import ProfilerActivity
 
+from laptime.recorder.backends.backend import Backend
 from laptime.recorder.clocks import Clock, HostClock
 
 
-class CpuBackend:
+class CpuBackend(Backend):
     """The processor that Python runs on."""
 
     type = "cpu"
     name = "CPU"
-    accelerator = False
-    collectives = "gloo"
-    activities: tuple[ProfilerActivity, ...] = (ProfilerActivity.CPU,)
-    copies: tuple[str, ...] = ()
-    variables: tuple[str, ...] = (
+    variables = (
         "MALLOC_MMAP_THRESHOLD_",
         "MALLOC_TRIM_THRESHOLD_",
         "LD_PRELOAD",
@@ -45,12 +39,6 @@ class CpuBackend:
     def clock(self, device: torch.device) -> Clock:
         return HostClock()
 
-    def select(self, device: torch.device) -> None:
-        pass
-
-    def synchronize(self) -> None:
-        pass
-
     def memory_bytes(self, device: torch.device) -> int | None:
         try:
             return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
@@ -61,21 +49,6 @@ class CpuBackend:
         """The process is held to it, all that it has already included."""
         _, hard = resource.getrlimit(resource.RLIMIT_DATA)
         resource.setrlimit(resource.RLIMIT_DATA, (limit, hard))
-
-    def read_numbers(self, device: torch.device, numbers: Sequence[torch.Tensor]) -> list[float]:
-        return [float(number) for number in numbers]
-
-    def event(self) -> None:
-        return None
-
-    def stream(self, device: torch.device) -> None:
-        return None
-
-    def current_stream(self, device: torch.device) -> None:
-        return None
-
-    def on_stream(self, stream: Any) -> AbstractContextManager[Any]:
-        return nullcontext()
 
     def random_states(self) -> list[torch.Tensor]:
         return [torch.get_rng_state()]

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch.profiler import ProfilerActivity
 
+from laptime.recorder.backends.backend import Backend
 from laptime.recorder.clocks import Clock, Stamp
 
 
@@ -59,16 +60,16 @@ class CudaClock:
             self._stream = torch.cuda.current_stream(self._index)
 
 
-class CudaBackend:
+class CudaBackend(Backend):
     """NVIDIA's GPUs, and AMD's under the same names in torch."""
 
     type = "cuda"
     name = "CUDA"
     accelerator = True
     collectives = "nccl"
-    activities: tuple[ProfilerActivity, ...] = (ProfilerActivity.CPU, ProfilerActivity.CUDA)
-    copies: tuple[str, ...] = ("cuda",)
-    variables: tuple[str, ...] = (
+    activities = (ProfilerActivity.CPU, ProfilerActivity.CUDA)
+    copies = ("cuda",)
+    variables = (
         "CUDA_VISIBLE_DEVICES",
         "CUDA_LAUNCH_BLOCKING",
         "PYTORCH_CUDA_ALLOC_CONF",
