@@ -15,7 +15,7 @@ from laptime.training.config.reading import read_config
 from laptime.training.data import Wanted, open_data
 from laptime.training.data.generate import write_image_folder
 from laptime.training.data.tensors import Tensors
-from laptime.training.device_setup import Place, choose_device
+from laptime.training.device_setup import DeviceSetup, choose_device
 from laptime.training.gradient_exchange import Exchange, parallel
 from laptime.training.loader import Batches, Order
 from laptime.training.loop import Training
@@ -68,7 +68,7 @@ def test_a_resumed_training_takes_the_steps_of_an_unbroken_one(tmp_path):
         whole = train(configured(), out=tmp_path / "whole")
         train(configured(train={"epochs": 1}), out=tmp_path / "broken")
         config = configured()
-        place = Place.of("cuda", Ranks())
+        place = DeviceSetup.of("cuda", Ranks())
         Training(config, ready(config, place), out=tmp_path / "broken", resume=True).run()
     finally:
         torch.use_deterministic_algorithms(False)

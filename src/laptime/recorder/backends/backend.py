@@ -64,11 +64,11 @@ class Backend(Protocol):
 
     def select(self, device: torch.device) -> None:
         """Use this one where code does not say which."""
-        return None
+        return
 
     def synchronize(self) -> None:
         """Wait until it has done all it was given."""
-        return None
+        return
 
     def read_numbers(self, device: torch.device, numbers: Sequence[torch.Tensor]) -> list[float]:
         """Single numbers of one type that are computed already, without waiting for what was queued since."""
