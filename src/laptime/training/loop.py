@@ -31,7 +31,7 @@ from laptime.training.gradient_exchange import Exchange, parallel
 from laptime.training.loss_readback import Glance
 from laptime.training.objectives import Batch, Moment, Part, top_n
 from laptime.training.stop_barrier import Agreement
-from laptime.training.training_state import Counts, Kept
+from laptime.training.training_state import Counts, TrainingState
 
 DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
@@ -81,7 +81,7 @@ class Training:
         if self._ranks.several:
             self._called = parallel(self._network, self._exchange, self._device, groups=len(ready.optimizers))
         self._random: dict[str, Any] | None = None
-        self._kept = Kept(config=config, ready=ready, scaler=self._scaler)
+        self._kept = TrainingState(config=config, ready=ready, scaler=self._scaler)
         if resume:
             found = checkpoint.load(out / checkpoint.FOLDER / checkpoint.LAST)
             self._counts, self._random = self._kept.restore(found, out)

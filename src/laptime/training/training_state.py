@@ -30,7 +30,7 @@ class Counts:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Kept:
+class TrainingState:
     """Everything that the next step depends on, taken out and put back."""
 
     config: Config
