@@ -123,7 +123,7 @@ class ScriptRecorder(LoopListener):
         @functools.wraps(original)
         def make(*args: Any, **kwargs: Any) -> None:
             original(*args, **kwargs)
-            self._step_ends.optimizer_made()
+            attempt(RecordingPart.RECORDING, self._step_ends.optimizer_made)
             if os.getpid() != self._process and attempt(RecordingPart.RECORDING, self._on_fork, self):
                 self._process = os.getpid()
 
@@ -199,7 +199,7 @@ class ScriptRecorder(LoopListener):
 
     def _add(self, caller: Caller) -> None:
         if self.recorder is None:
-            self.recorder = self._start(caller)
+            self._start(caller)
         elif len(self.recorder.hooks.networks) >= MOST_NETWORKS:
             self.recorder.facts.note(f"only the first {MOST_NETWORKS} networks were recorded")
             self._close()
@@ -209,7 +209,7 @@ class ScriptRecorder(LoopListener):
             self.recorder.add_network(_free_name(caller, taken), caller.network)
         self._known |= {id(module): module for module in caller.network.modules()}
 
-    def _start(self, caller: Caller) -> Recorder:
+    def _start(self, caller: Caller) -> None:
         rank = 0
         if self._seats is not None:
             self._out = self._seats.place(self._out)
@@ -224,9 +224,9 @@ class ScriptRecorder(LoopListener):
             **self._options,
         )
         recorder.start()
+        self.recorder = recorder
         self._step_ends.follow(recorder)
         recorder.open()
-        return recorder
 
     # -- what the recording tells --------------------------------------------------------------------------
 
