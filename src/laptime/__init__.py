@@ -5,8 +5,6 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from laptime.bridges.trainers import TRAINERS
-
 __version__ = "0.1.0"
 __all__ = [
     "LightningCallback",
@@ -29,6 +27,8 @@ if TYPE_CHECKING:
 def __getattr__(name: str) -> Any:
     # Imported on first use: `import laptime` and `laptime --help` must not wait for torch.
     if name in __all__:
+        from laptime.bridges.trainers import TRAINERS
+
         api = import_module("laptime.api")  # which also lets a run draw itself
         bridges = {one.callback: one.bridge for one in TRAINERS}
         return getattr(import_module(bridges[name]) if name in bridges else api, name)
