@@ -17,7 +17,7 @@ from laptime.training.config.reading import read_config
 from laptime.training.device_setup import DeviceSetup
 from laptime.training.ranks import Ranks
 from laptime.training.session import train
-from laptime.views.run_view import content
+from laptime.views.run_document import content
 
 CONFIG = """
 network = "zener4"

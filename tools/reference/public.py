@@ -28,7 +28,7 @@ _CLASSES = {
     "LayerSummary": "laptime.runs.layer_summary",
     "Statistics": "laptime.model.statistics",
     "Prediction": "laptime.model.prediction",
-    "LayerTime": "laptime.model.prediction",
+    "LayerSeconds": "laptime.model.layers",
     "Largest": "laptime.estimate.largest_batch",
     "Workload": "laptime.model.workload",
 }
@@ -38,7 +38,7 @@ _GIVEN_BY = {
     "LayerSummary": "what `run.layers()[…]` gives.",
     "Statistics": "what stands in the two above.",
     "Prediction": "what `laptime.predict` gives.",
-    "LayerTime": "what `prediction.layers()[…]` gives.",
+    "LayerSeconds": "what `prediction.layers()[…]` gives.",
     "Largest": "what `laptime.largest_batch` gives.",
     "Workload": "what `laptime.workload` gives.",
 }
@@ -47,6 +47,9 @@ _CHOSEN = {
     "Recorder": ("steps", "step", "log", "account", "run", "note", "add_network", "flush", "start", "stop"),
     "LightningCallback": ("run",),
     "TrainerCallback": ("run",),
+}
+_BASES = {
+    "LayerSummary": ("laptime.model.layers", "LayerSeconds"),
 }
 _NOT_SHOWN = {"Run": {"stored", "load"}, "Workload": {"of", "document"}, "Prediction": {"of"}}
 
@@ -82,6 +85,8 @@ def _members(name: str, module: str) -> Iterator[source.Member]:
     found = [*source.attributes(module, name), *source.members(module, name)]
     if name == "Run":  # the one attribute whose type stands elsewhere
         found.insert(0, source.Member(name="path", arguments="", gives="Path", meaning=""))
+    if name in _BASES:
+        found += source.members(*_BASES[name])
     if name in _CHOSEN:
         by_name = {one.name: one for one in found}
         found = [by_name[one] for one in _CHOSEN[name]]

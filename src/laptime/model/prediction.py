@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 from laptime.model.accounts import Account
 from laptime.model.constants import Source
-from laptime.model.layers import LOSS_LAYER
+from laptime.model.layers import LOSS_LAYER, LayerSeconds
 
 LIBRARY_BYTES: Annotated[
     int,
@@ -28,21 +28,6 @@ ROUNDING: Annotated[
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LayerTime:
-    """Seconds of a layer in each phase of a step."""
-
-    layer: str
-    forward_s: float
-    backward_s: float
-    update_s: float
-
-    @property
-    def total_s(self) -> float:
-        """Of the whole step."""
-        return self.forward_s + self.backward_s + self.update_s
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Prediction:
     """How long a step takes on a device, and what it needs. All of it is predicted, nothing measured."""
 
@@ -56,7 +41,7 @@ class Prediction:
     busy_s: float  # of the device
     host_s: float  # of the host, to hand the step's operations over
     phases: Mapping[Account, float]  # forward, loss, backward and update
-    layer_times: tuple[LayerTime, ...]
+    layer_times: tuple[LayerSeconds, ...]
     bottleneck: str
     uncovered: Mapping[str, float]  # operations without a formula, and their share of the bytes
     peak_memory_bytes: int  # what tensors allocate
@@ -76,21 +61,23 @@ class Prediction:
         """From its fields as JSON has them; what only another laptime keeps is passed over."""
         known = {one.name: document[one.name] for one in fields(cls) if one.name in document}
         low, high = map(float, document["interval_s"])
-        names = [one.name for one in fields(LayerTime)]
+        names = [one.name for one in fields(LayerSeconds)]
         return cls(
             **known
             | {
                 "interval_s": (low, high),
                 "phases": {Account(name): float(seconds) for name, seconds in document["phases"].items()},
                 "layer_times": tuple(
-                    LayerTime(**{name: one[name] for name in names} | {"layer": one["layer"] or LOSS_LAYER})
+                    LayerSeconds(
+                        **{name: one[name] for name in names} | {"layer": one["layer"] or LOSS_LAYER}
+                    )
                     for one in document["layer_times"]  # an earlier laptime left the loss without a name
                 ),
                 "notes": tuple(map(str, document.get("notes") or ())),
             }
         )
 
-    def layers(self) -> tuple[LayerTime, ...]:
+    def layers(self) -> tuple[LayerSeconds, ...]:
         """In the order of their first calls."""
         return self.layer_times
 
@@ -129,3 +116,32 @@ class Prediction:
         if self.training_s is None or self.watts is None:
             return None
         return self.training_s / 3600 * self.watts * self.gpus / 1000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PredictedTime:
+    """Measured and predicted seconds of the same thing; None where a side has none."""
+
+    measured: float | None
+    predicted: float | None
+    same_device: bool  # False: the ratio is no error
+
+    @property
+    def ratio(self) -> float | None:
+        """Predicted over measured."""
+        return self.predicted / self.measured if self.measured and self.predicted is not None else None
+
+    @property
+    def error(self) -> float | None:
+        """How far the prediction is off; None where that cannot be told."""
+        return None if self.ratio is None or not self.same_device else self.ratio - 1
+
+    @property
+    def largest(self) -> float:
+        """Of the larger side."""
+        return max(self.measured or 0.0, self.predicted or 0.0)
+
+    def document(self) -> dict[str, float | None]:
+        """As `--json` has it."""
+        sides = {"measured": self.measured, "predicted": self.predicted}
+        return {**sides, "ratio": self.ratio, "error": self.error}

@@ -40,7 +40,7 @@ def choose_device(asked: str | None, local: int = 0, locals: int = 1) -> tuple[t
         raise UnsupportedDevice(
             f"{locals} ranks cannot share {asked}; say device = '{kind}', one GPU for each"
         )
-    backend_of(device)  # tells, in one line, which kinds of device cannot be timed
+    backend_of(device)  # refuses kinds of device that cannot be timed
     return device, "as asked"
 
 
@@ -52,7 +52,7 @@ def _accelerator(asked: str | None) -> Backend:
 
 
 def share_of_threads(locals: int) -> tuple[int, str]:
-    """Threads of the CPU for each of several local ranks, and why: more of them than cores slow all down."""
+    """CPU threads for each of several local ranks, and why. More threads than cores slow all ranks down."""
     if "OMP_NUM_THREADS" in os.environ:
         return torch.get_num_threads(), "as OMP_NUM_THREADS says"
     cores = torch.get_num_threads()
@@ -61,7 +61,7 @@ def share_of_threads(locals: int) -> tuple[int, str]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceSetup:
-    """A device that is set up."""
+    """The device of a training, with its threads and memory limit set."""
 
     device: torch.device
     why: str
@@ -85,7 +85,7 @@ class DeviceSetup:
 
 
 def _limit(device: torch.device, gib: float) -> None:
-    """On a GPU the allocator is held to it; on the CPU the process is, beyond what it has already."""
+    """Limit memory: of the allocator on a GPU, of the process on a CPU."""
     backend, wanted = backend_of(device), int(gib * GIB)
     whole, used = backend.memory_bytes(device), _used()
     if backend.accelerator and whole is not None and wanted > whole:

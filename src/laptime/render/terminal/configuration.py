@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from rich.cells import cell_len
 from rich.text import Text
 
-from laptime.render.terminal.columns import GAP, paragraph
+from laptime.render.terminal.fit import GAP, paragraph
 from laptime.runs.files import one_line
 
 _TITLES = ("key", "value", "why", "meaning")

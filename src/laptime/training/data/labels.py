@@ -15,7 +15,7 @@ def read_labels(path: Path) -> dict[str, str]:
     """The dictionary in a file; a `DataError` says what is wrong with it."""
     try:
         text = path.read_text(encoding="utf-8")
-        found: Any = _READERS.get(path.suffix.lower(), _lines)(text)
+        labels: Any = _READERS.get(path.suffix.lower(), _lines)(text)
     except OSError as error:
         raise DataError(
             f"the label file {path} cannot be read ({error.strerror}); correct data.labels"
@@ -23,11 +23,11 @@ def read_labels(path: Path) -> dict[str, str]:
     except ValueError as error:  # of UTF-8, of TOML and of JSON
         said = str(error).splitlines()[0]
         raise DataError(f"the label file {path} is not what its name says ({said}); correct it") from error
-    if not isinstance(found, dict) or not all(isinstance(name, str) for name in found.values()):
+    if not isinstance(labels, dict) or not all(isinstance(name, str) for name in labels.values()):
         raise DataError(f"the label file {path} must hold one name for each folder, and nothing else")
-    if not found:
+    if not labels:
         raise DataError(f"the label file {path} is empty; write lines of `folder name`, or leave data.labels")
-    return found
+    return labels
 
 
 def names_of(folders: Sequence[str], labels: dict[str, str], path: Path) -> tuple[str, ...]:
@@ -40,15 +40,15 @@ def names_of(folders: Sequence[str], labels: dict[str, str], path: Path) -> tupl
 
 
 def _lines(text: str) -> dict[str, str]:
-    found: dict[str, str] = {}
+    labels: dict[str, str] = {}
     for number, line in enumerate(text.splitlines(), start=1):
         folder, *name = line.split(maxsplit=1)[:2] or [""]
         if not folder or folder.startswith("#"):
             continue
         if not name:
             raise ValueError(f"line {number} has no name after {folder!r}")
-        found[folder] = name[0].strip()
-    return found
+        labels[folder] = name[0].strip()
+    return labels
 
 
 _READERS = {".toml": tomllib.loads, ".json": json.loads}
