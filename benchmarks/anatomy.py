@@ -32,8 +32,8 @@ class Switches:
     def __init__(self, recorder: Recorder) -> None:
         self._recorder = recorder
         self._now = recorder.timeline._now
-        self._take = recorder._settling.take
-        self._clock: Any = recorder._clock_in_use
+        self._take = recorder._finished.take
+        self._clock: Any = recorder.timeline.clock
         self._fixed = self._now()  # stands for a stamp where none is taken
         self._recycle = self._clock.recycle
         self._clock.recycle = self._without_fixed  # type: ignore[method-assign]
@@ -49,13 +49,13 @@ class Switches:
         timeline: Any = self._recorder.timeline
         timeline._now = self._now if stamped else lambda: self._fixed
         take = self._take if written else self._read if read else self._drop
-        self._recorder._settling.take = take  # type: ignore[method-assign]
+        self._recorder._finished.take = take  # type: ignore[method-assign]
 
     def _drop(self, raw: Any) -> None:
         self._clock.recycle(raw.stamps[:-1])
 
     def _read(self, raw: Any) -> None:
-        settling: Any = self._recorder._settling
+        settling: Any = self._recorder._finished
         if self._clock.deferred:
             self._take(raw)
         settling._pending.clear()

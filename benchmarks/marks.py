@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 
 from laptime.recorder.autograd_graph import highest_nodes, sequence_number
-from laptime.recorder.clocks import clock_for
+from laptime.recorder.backends import backend_of
 from laptime.recorder.timeline import HOST, Timeline
 from laptime.training import networks
 
@@ -70,7 +70,7 @@ def walk_cost(name: str, device: str) -> tuple[float, int]:
 def main() -> None:
     """Print the table."""
     device = "cuda" if torch.cuda.is_available() else "cpu"
-    timeline = Timeline(clock_for(torch.device(device)))
+    timeline = Timeline(backend_of(device).clock(torch.device(device)))
 
     def mark() -> None:
         timeline.mark(HOST)

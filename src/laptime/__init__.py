@@ -23,17 +23,15 @@ if TYPE_CHECKING:
     from laptime.bridges.lightning import LightningCallback
     from laptime.bridges.transformers import TrainerCallback
 
-_CALLBACKS = {
-    "LightningCallback": "laptime.bridges.lightning",
-    "TrainerCallback": "laptime.bridges.transformers",
-}
-
 
 def __getattr__(name: str) -> Any:
     # Imported on first use: `import laptime` and `laptime --help` must not wait for torch.
     if name in __all__:
+        from laptime.bridges.trainers import TRAINERS
+
         api = import_module("laptime.api")  # which also lets a run draw itself
-        return getattr(import_module(_CALLBACKS[name]) if name in _CALLBACKS else api, name)
+        bridges = {one.callback: one.bridge for one in TRAINERS}
+        return getattr(import_module(bridges[name]) if name in bridges else api, name)
     raise AttributeError(f"module 'laptime' has no attribute {name!r}")
 
 

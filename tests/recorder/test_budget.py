@@ -39,7 +39,7 @@ def train(budget, walls, *, cost_s, steps=10_000, lag=512, seed=1):
         bare_s += wall_s
         wall_s += cost_s * instrumented
         if number in (1, 2):
-            budget.glance(wall_s, marks=MARKS[instrumented], instrumented=instrumented)
+            budget.look_early(wall_s, marks=MARKS[instrumented], instrumented=instrumented)
         marked.append(instrumented)
         open_books.append((wall_s, instrumented))
         if len(open_books) == lag:

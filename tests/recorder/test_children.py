@@ -14,7 +14,7 @@ import laptime
 from laptime.bridges import ranks
 from laptime.bridges.launchers import Launched, launched, told_rank
 from laptime.bridges.ranks import Seats
-from laptime.bridges.scripts.children import Family
+from laptime.bridges.scripts.children import SharedRun
 from laptime.errors import NotJoined, RunExists
 from laptime.runs import RunWriter, schema
 from tests.recorder.two_ranks import free_port, has_gloo
@@ -208,8 +208,8 @@ def test_rows_of_other_ranks_are_a_run_though_the_first_never_trained(tmp_path):
     writer = RunWriter.create(tmp_path / "run", config={}, environment={}, rank=1)
     writer.append("steps", schema.steps.table([a_step(0, rank=1)]))
     writer.close()
-    family = Family(out=tmp_path / "run", folder=tmp_path, options={"config": {"script": "x.py"}})
-    family.complete("finished")
+    shared = SharedRun(out=tmp_path / "run", folder=tmp_path, options={"config": {"script": "x.py"}})
+    shared.complete("finished")
     run = laptime.load(tmp_path / "run")
     assert (steps(run), run.status, run.config) == ({1: 1}, "finished", {"script": "x.py"})
 
@@ -217,7 +217,7 @@ def test_rows_of_other_ranks_are_a_run_though_the_first_never_trained(tmp_path):
 def test_processes_that_could_not_be_recorded_are_counted_by_reason(tmp_path):
     for number, reason in enumerate(["this", "this", "that"]):
         (tmp_path / f"laptime-unrecorded-{number}").write_text(reason)
-    assert Family(out=tmp_path, folder=tmp_path, options={}).unrecorded() == [
+    assert SharedRun(out=tmp_path, folder=tmp_path, options={}).unrecorded() == [
         "2 child processes trained and were not recorded: this",
         "1 child process trained and was not recorded: that",
     ]

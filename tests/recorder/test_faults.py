@@ -41,16 +41,20 @@ from laptime.recorder import (
     phase_marks,
     recorder,
     run_summary,
+    running_step,
     steps,
     timeline,
     watched_networks,
 )
+from laptime.recorder.backends import cpu
 from laptime.runs import parts, row_buffer, run_files, writer
 from tests.recorder.loops import torch_is_untouched
 
 IN_PROCESS = (
     kernel_alignment,
     arguments,
+    cpu,
+    running_step,
     breakdown,
     budget,
     clocks,
@@ -105,7 +109,6 @@ ASKED_FOR = {
     "refuse_replicas",
     "step_numbers",
     "device_of",
-    "clock_for",
     "rehearse",
     "_mark_cost",
     "_open_writer",
@@ -390,7 +393,7 @@ def test_a_fault_is_told_once_with_what_is_lost_and_why(tmp_path, monkeypatch, e
 
 
 def test_warnings_that_are_errors_do_not_end_a_training(tmp_path, monkeypatch, expected, capfd):
-    fault = Fault(network_hooks.Instruments, "root_exit", at=2)
+    fault = Fault(network_hooks.NetworkHooks, "root_exit", at=2)
     fault.plant(monkeypatch)
 
     def recorded(network: Any, optimizers: Any, one: Any, evaluate: Any) -> None:

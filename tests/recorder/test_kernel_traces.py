@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from laptime.recorder.backends import backend_of
 from laptime.recorder.kernel_trace import ENDER, MARKER, MOST_RETRIES, KernelTracer, read_trace
 from laptime.recorder.timeline import (
     COPY,
@@ -148,7 +149,7 @@ class Tracer(KernelTracer):
     """A tracer whose sessions return what a test says."""
 
     def __init__(self, steps, sessions):
-        super().__init__(steps, cuda=True)
+        super().__init__(steps, backend_of("cuda"))
         self.sessions = list(sessions)
 
     def _start(self):

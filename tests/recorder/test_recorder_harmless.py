@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 
 import laptime
-from laptime.recorder.breakdown import Books
+from laptime.recorder.breakdown import Breakdown
 from tests.recorder.loops import Net, batches, hooks, rows, sgd, torch_is_untouched, train_step
 
 
@@ -107,7 +107,7 @@ def test_a_fault_of_the_recorder_does_not_end_the_training(tmp_path, monkeypatch
     def broken(books, raws):
         raise ZeroDivisionError("a bug")
 
-    monkeypatch.setattr(Books, "close", broken)
+    monkeypatch.setattr(Breakdown, "close", broken)
     network = Net()
     optimizer = sgd(network)
     recording = laptime.record(network, optimizer, out=tmp_path / "run").start()

@@ -13,7 +13,7 @@ from laptime.errors import (
     UnknownGranularity,
     UnsupportedDevice,
 )
-from laptime.recorder.clocks import clock_for
+from laptime.recorder.backends import backend_of
 from tests.recorder.loops import Net, batches, hooks, sgd, torch_is_untouched, train_step
 
 
@@ -89,7 +89,7 @@ def test_an_existing_run_is_never_overwritten(tmp_path):
 
 def test_mps_gets_one_clear_line():
     with pytest.raises(UnsupportedDevice, match="cannot time 'mps'"):
-        clock_for(torch.device("mps"))
+        backend_of(torch.device("mps"))
 
 
 @pytest.mark.parametrize("kernels", [[-3], "abc", 5])

@@ -161,5 +161,5 @@ def test_many_forward_passes_in_one_step_cost_the_same_each(tmp_path):
     with laptime.record(network, out=tmp_path / "run") as recording, recording.step():
         for _ in range(300):
             network(torch.randn(4, 8))
-        assert len(recording.instruments.networks[0].division.calls) == 4  # the root and its three modules
+        assert len(recording.hooks.networks[0].division.calls) == 4  # the root and its three modules
     assert len(recording.run.steps) == 1

@@ -8,7 +8,7 @@ from tests.runs.samples import a_layer_time, a_network, add_steps, start
 
 from laptime.runs import RunWriter, load, schema
 from laptime.runs import writer as writer_module
-from laptime.runs.disk_trouble import Trouble
+from laptime.runs.disk_trouble import DiskTrouble
 from laptime.runs.files import replacing
 from laptime.runs.lost_rows import find_losses
 
@@ -23,7 +23,7 @@ def began(path, **config):
     """A writer, and the list of what it tells."""
     writer = start(path, **config)
     told = []
-    writer.tell = told.append
+    writer._tell = told.append
     return writer, told
 
 
@@ -222,7 +222,7 @@ def test_another_rank_tells_its_trouble_in_a_file_of_its_own(small_disk):
     first, _ = began(path)
     second = start(path, rank=1)
     told = []
-    second.tell = told.append
+    second._tell = told.append
     for writer in (first, second):
         add_steps(writer, range(4))
         writer.flush()
@@ -242,7 +242,7 @@ def test_another_rank_tells_its_trouble_in_a_file_of_its_own(small_disk):
 def test_a_disk_that_refuses_is_tried_at_growing_intervals(monkeypatch):
     now = [0.0]
     monkeypatch.setattr("time.monotonic", lambda: now[0])
-    trouble = Trouble()
+    trouble = DiskTrouble()
     waits = []
     for _ in range(6):
         assert trouble.attempt_due

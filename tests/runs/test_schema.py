@@ -1,5 +1,7 @@
 import dataclasses
 import math
+from types import NoneType
+from typing import get_args, get_type_hints
 
 import numpy as np
 import pyarrow as pa
@@ -28,10 +30,10 @@ def test_the_columns_are_those_of_the_contract_in_its_order(name):
 
 @pytest.mark.parametrize(("name", "value"), [("steps", Step), ("layers", LayerTime), ("kernels", KernelTime)])
 def test_every_field_of_a_value_is_a_column_and_null_where_it_may_be_none(name, value):
-    fields = dataclasses.fields(value)
-    assert [field.name for field in fields] == TABLES[name].arrow.names
-    for field in fields:
-        assert TABLES[name].arrow.field(field.name).nullable == ("None" in str(field.type))
+    hints = get_type_hints(value)
+    assert [field.name for field in dataclasses.fields(value)] == TABLES[name].arrow.names
+    for column, hint in hints.items():
+        assert TABLES[name].arrow.field(column).nullable == (NoneType in get_args(hint))
 
 
 def test_values_come_back_as_they_were():

@@ -8,12 +8,11 @@ from dataclasses import fields
 from typing import Any
 
 from laptime import errors as errors_module
-from laptime.model import ACCOUNTS, Layer
+from laptime.model import Layer
 from laptime.runs.health import Health
 from laptime.runs.schema import TABLES
 from tools.reference.markdown import table
-from tools.reference.phrases import ACCOUNTS as ACCOUNT_PHRASES
-from tools.reference.phrases import COLUMNS, DOCUMENT, FIELDS, HEALTH, SHOWN
+from tools.reference.phrases import DOCUMENT, FIELDS, HEALTH, SHOWN
 
 _RUN = """\
 ## The run directory
@@ -71,12 +70,8 @@ def _table(name: str) -> str:
 
 
 def _columns(name: str) -> Iterator[tuple[str, str, str]]:
-    accounts = {one.column: ACCOUNT_PHRASES[one.value] for one in ACCOUNTS} if name == "steps" else {}
-    for field in TABLES[name].arrow:
-        meaning = COLUMNS.get(f"{name}.{field.name}") or accounts.get(field.name) or COLUMNS.get(field.name)
-        if meaning is None:
-            raise LookupError(f"{name}.{field.name}: give it a phrase in tools/reference/phrases.py")
-        yield f"`{field.name}`", _type(field), meaning
+    for column, field in zip(TABLES[name].columns, TABLES[name].arrow, strict=True):
+        yield f"`{field.name}`", _type(field), column.meaning
 
 
 def _type(field: Any) -> str:

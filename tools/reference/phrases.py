@@ -1,4 +1,4 @@
-"""A phrase for each column, key and field that has none beside it in the code.
+"""A phrase for each key and field that has none beside it in the code.
 
 What has neither is an error of `make docs`, so nothing is listed without saying what it is.
 """
@@ -6,51 +6,6 @@ What has neither is an error of `make docs`, so nothing is listed without saying
 from __future__ import annotations
 
 from collections.abc import Mapping
-
-# Columns of steps/, layers/ and kernels/. A column of one table only may be given as `table.column`.
-COLUMNS: Mapping[str, str] = {
-    "stage": "`train` or `validation`",
-    "attempt": "0, and one more after each resume",
-    "step": "number of the step, from 0",
-    "optimizer_step": "updates made by the end of it; with gradient accumulation several steps have the same",
-    "epoch": "pass over the data, from 0",
-    "rank": "process of a distributed training",
-    "device": "`cpu`, or `cuda:0` and so on",
-    "steps.start_s": "since the run began",
-    "wall_s": "from the end of the previous step to its own end",
-    "samples": "in the batch",
-    "loss": "as logged",
-    "top1": "share of samples whose first guess is right, as logged",
-    "topn": "share of samples with the right answer among the first guesses, as logged",
-    "instrumented": "whether layers were marked in this step",
-    "layer": "name of the layer; `(loss)`, or `(other)` for what no layer owns",
-    "layers.phase": "`forward`, `backward` or `update`",
-    "kernels.phase": "the same, or the account that was open",
-    "start_s": "since the run began",
-    "seconds": "how long",
-    "calls": "of the layer in this phase of this step",
-    "how": "`measured`, or `allocated`: the optimizer's time, split by parameter bytes",
-    "busy_s": "of it, in which kernels ran; kernel-traced steps only",
-    "layers.idle_s": "of it, in which the device had nothing to do; kernel-traced steps only",
-    "memory_bytes": "most memory allocated while it ran; kernel-traced steps only",
-    "kind": "`kernel`, `copy`, `memset`, or `operator` on a CPU",
-    "name": "of the kernel",
-    "stream": "CUDA stream; 0 on a CPU",
-}
-
-ACCOUNTS: Mapping[str, str] = {
-    "data_wait": "the loop waits for its next batch",
-    "copy": "the batch moves to the device",
-    "forward": "the network's forward pass",
-    "loss": "from the network's output to the loss",
-    "backward": "the backward pass, the loss' own included",
-    "update": "the optimizer",
-    "communication": "other ranks are waited for: the part that nothing hides",
-    "idle": "the device has nothing to do; known on kernel-traced steps only, there beside the closed books",
-    "host": "Python between the phases: zero_grad, clipping, logging, checkpoints",
-    "instrument": "the recorder's own work",
-    "unexplained": "what is left of the wall time",
-}
 
 DOCUMENT: Mapping[str, str] = {
     "schema_version": "of this directory; an older one is upgraded when read, a newer one refused",

@@ -49,7 +49,6 @@ _CHOSEN = {
     "TrainerCallback": ("run",),
 }
 _BASES = {
-    "Recorder": ("laptime.recorder.steps", "Steps"),
     "LayerSummary": ("laptime.model.layers", "LayerSeconds"),
 }
 _NOT_SHOWN = {"Run": {"stored", "load"}, "Workload": {"of", "document"}, "Prediction": {"of"}}

@@ -21,7 +21,7 @@ from laptime.bridges.callbacks import Drive, Joined, RecordOptions, Trainings, n
 from laptime.errors import MissingExtra
 from laptime.model import Stage
 from laptime.recorder.arguments import batch_size
-from laptime.recorder.guard import Part, shielded
+from laptime.recorder.guard import RecordingPart, shielded
 from laptime.recorder.recorder import Recorder
 from laptime.recorder.torch_patches import Patches
 from laptime.runs import Run
@@ -86,7 +86,7 @@ class LightningCallback(Callback):
         def ending(*args: Any, **kwargs: Any) -> Any:
             result = training_step(*args, **kwargs)
             if self._trainings.active is not None:
-                self._trainings.active.watch.end_loss()
+                self._trainings.active.marks.end_loss()
             return result
 
         return ending
@@ -96,7 +96,7 @@ class LightningCallback(Callback):
         def logging(*args: Any, **kwargs: Any) -> Any:
             if self._trainings.active is None:
                 return log(*args, **kwargs)
-            leave = self._trainings.active.watch.enter_aside()
+            leave = self._trainings.active.marks.enter_aside()
             try:
                 return log(*args, **kwargs)
             finally:
@@ -109,7 +109,7 @@ class LightningCallback(Callback):
         self._patches.restore()
         self._trainings.end(error)
 
-    @shielded(Part.RECORDING)
+    @shielded(RecordingPart.RECORDING)
     def on_train_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
@@ -124,7 +124,7 @@ class LightningCallback(Callback):
             recorder.log(loss=loss * share if share > 1 else loss)
         recorder.lap(stage=Stage.TRAIN, samples=batch_size(batch), epoch=trainer.current_epoch)
 
-    @shielded(Part.RECORDING)
+    @shielded(RecordingPart.RECORDING)
     def on_validation_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """`validation_step` may call other parts of the module than `training_step` did."""
         recorder = self._trainings.active
@@ -132,7 +132,7 @@ class LightningCallback(Callback):
             self._validated = True
             recorder.search()
 
-    @shielded(Part.RECORDING)
+    @shielded(RecordingPart.RECORDING)
     def on_validation_batch_end(
         self,
         trainer: Trainer,

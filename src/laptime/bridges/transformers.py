@@ -21,7 +21,7 @@ from laptime.bridges.callbacks import Drive, Joined, RecordOptions, Trainings, n
 from laptime.errors import MissingExtra, RecordingError
 from laptime.model import Stage
 from laptime.recorder.arguments import batch_size
-from laptime.recorder.guard import Part, shielded
+from laptime.recorder.guard import RecordingPart, shielded
 from laptime.recorder.layer_division import is_compiled
 from laptime.recorder.module_calls import after
 from laptime.recorder.recorder import Recorder
@@ -93,7 +93,7 @@ class TrainerCallback(transformers.TrainerCallback):
         wrapped = getattr(self._trainer, "model_wrapped", model)
         return wrapped if is_compiled(wrapped) else model
 
-    @shielded(Part.RECORDING)
+    @shielded(RecordingPart.RECORDING)
     def _take(self, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
         """The network was called: the batch's size and loss, still on the device."""
         if self._samples is not None:
@@ -106,7 +106,7 @@ class TrainerCallback(transformers.TrainerCallback):
             loss = loss.detach()
             self._loss = loss if self._loss is None else self._loss + loss
 
-    @shielded(Part.RECORDING)
+    @shielded(RecordingPart.RECORDING)
     def on_epoch_begin(self, args: Arguments, state: State, control: Control, **kwargs: Any) -> None:
         """Epochs count from 0, also after a resume."""
         self._epoch = int((state.epoch or 0.0) + 1e-6)
@@ -127,7 +127,7 @@ class TrainerCallback(transformers.TrainerCallback):
         """Detach and close the run."""
         self.end()
 
-    @shielded(Part.RECORDING)
+    @shielded(RecordingPart.RECORDING)
     def _lap(self, stage: Stage, *, updates: bool = True) -> None:
         recorder = self._trainings.active
         if recorder is None:

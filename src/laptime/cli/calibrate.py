@@ -154,7 +154,7 @@ def _known(place: torch.device) -> Device | None:
     """The catalog's device, if it has it."""
     from laptime import hardware
     from laptime.errors import AmbiguousDevice, UnknownDevice
-    from laptime.recorder.environment import device_facts
+    from laptime.recorder.backends import device_facts
 
     try:
         return hardware.device(device_facts(place)["name"])
@@ -166,7 +166,8 @@ def _figures(rows: Sequence[SweepRow], place: torch.device) -> dict[str, Any]:
     """What the sweep itself reached: the fastest product, the fastest copy that no cache holds."""
     from laptime.errors import CalibrationError
     from laptime.ops.registry import kind_named
-    from laptime.recorder.environment import device_facts, environment
+    from laptime.recorder.backends import device_facts
+    from laptime.recorder.environment import environment
 
     facts = environment(place)
     memory = facts["device"].get("memory_bytes") or facts["memory_bytes"]

@@ -44,13 +44,13 @@ def examine() -> dict[str, Any]:
 def _with_torch() -> dict[str, Any]:
     import torch
 
-    from laptime.recorder.clocks import CudaClock, HostClock
-    from laptime.recorder.environment import device_facts, environment
+    from laptime.recorder.backends import accelerators, backend_of, device_facts
+    from laptime.recorder.environment import environment
 
     devices: list[Any] = [torch.device("cpu")]
-    if torch.cuda.is_available():
-        devices += [torch.device("cuda", index) for index in range(torch.cuda.device_count())]
-    clocks: list[Clock] = [HostClock(), *(CudaClock(device) for device in devices[1:2])]
+    for backend in accelerators():
+        devices += [torch.device(backend.type, index) for index in range(backend.count())]
+    clocks: list[Clock] = [backend_of(device).clock(device) for device in devices[:2]]
     return {
         "ready": True,
         "problem": None,

@@ -1,4 +1,4 @@
-"""The eleven accounts a moment of a step can go to, and the words beside them."""
+"""Accounts: where a moment of a step can go. And the few other words that label steps and numbers."""
 
 from __future__ import annotations
 
@@ -6,19 +6,33 @@ from enum import StrEnum
 
 
 class Account(StrEnum):
-    """Where a moment of a step goes. The order is the order of the columns on disk."""
+    """Where a moment of a step goes. The order is the order of the columns on disk.
 
-    DATA_WAIT = "data_wait"  # the loop waits for its next batch
-    COPY = "copy"  # the batch moves to the device
-    FORWARD = "forward"
-    LOSS = "loss"
-    BACKWARD = "backward"
-    UPDATE = "update"
-    COMMUNICATION = "communication"  # the exposed part of collectives
-    IDLE = "idle"  # the device has nothing to do; known only on kernel-traced steps
-    HOST = "host"  # Python between the phases: zero_grad, clipping, logging, checkpoints
-    INSTRUMENT = "instrument"  # the recorder's own work
-    UNEXPLAINED = "unexplained"  # what is left of the wall time
+    A line here is all that an account needs: its name, its meaning, whether the device computes in it, and
+    whether only a kernel trace knows it. Columns, owner codes, tables and pages follow from this list.
+    """
+
+    DATA_WAIT = "data_wait", "the loop waits for its next batch"
+    COPY = "copy", "the batch moves to the device"
+    FORWARD = "forward", "the network's forward pass", "compute"
+    LOSS = "loss", "from the network's output to the loss", "compute"
+    BACKWARD = "backward", "the backward pass, the loss' own included", "compute"
+    UPDATE = "update", "the optimizer", "compute"
+    COMMUNICATION = "communication", "waiting for other ranks: the exposed part of collectives"
+    IDLE = "idle", "the device has nothing to do; known on kernel-traced steps only", "traced"
+    HOST = "host", "Python between the phases: zero_grad, clipping, logging, checkpoints"
+    INSTRUMENT = "instrument", "the recorder's own work"
+    UNEXPLAINED = "unexplained", "what is left of the wall time"
+
+    meaning: str
+    compute: bool  # the device works for the network
+    traced: bool  # null on steps without a kernel trace: unknown is not zero
+
+    def __new__(cls, value: str, meaning: str = "", kind: str = "") -> Account:
+        account = str.__new__(cls, value)
+        account._value_ = value
+        account.meaning, account.compute, account.traced = meaning, kind == "compute", kind == "traced"
+        return account
 
     @property
     def column(self) -> str:
@@ -27,7 +41,7 @@ class Account(StrEnum):
 
 
 ACCOUNTS: tuple[Account, ...] = tuple(Account)
-COMPUTE: tuple[Account, ...] = (Account.FORWARD, Account.LOSS, Account.BACKWARD, Account.UPDATE)
+COMPUTE: tuple[Account, ...] = tuple(account for account in ACCOUNTS if account.compute)
 
 
 class Phase(StrEnum):

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Annotated
 
 from laptime.model.accounts import How, Phase, Stage
+from laptime.model.columns import Int32
 
 # Rows of the layer table that are no module. Parentheses cannot occur in a Python attribute name,
 # so they cannot collide with a module path.
@@ -36,19 +38,23 @@ class Layer:
 class LayerTime:
     """Seconds of one layer in one phase of one step."""
 
-    stage: Stage = Stage.TRAIN
-    attempt: int = 0
-    step: int
-    rank: int = 0
-    layer: str
-    phase: Phase
-    start_s: float
-    seconds: float
-    calls: int = 1
-    how: How = How.MEASURED
-    busy_s: float | None = None
-    idle_s: float | None = None
-    memory_bytes: int | None = None
+    stage: Annotated[Stage, "`train` or `validation`"] = Stage.TRAIN
+    attempt: Annotated[Int32, "0, and one more after each resume"] = 0
+    step: Annotated[int, "number of the step, from 0"]
+    rank: Annotated[Int32, "process of a distributed training"] = 0
+    layer: Annotated[str, "name of the layer; `(loss)`, or `(other)` for what no layer owns"]
+    phase: Annotated[Phase, "`forward`, `backward` or `update`"]
+    start_s: Annotated[float, "since the run began"]
+    seconds: Annotated[float, "how long"]
+    calls: Annotated[Int32, "of the layer in this phase of this step"] = 1
+    how: Annotated[How, "`measured`, or `allocated`: the optimizer's time, split by parameter bytes"] = (
+        How.MEASURED
+    )
+    busy_s: Annotated[float | None, "of it, in which kernels ran; kernel-traced steps only"] = None
+    idle_s: Annotated[
+        float | None, "of it, in which the device had nothing to do; kernel-traced steps only"
+    ] = None
+    memory_bytes: Annotated[int | None, "most memory allocated while it ran; kernel-traced steps only"] = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,14 +80,14 @@ class LayerSeconds:
 class KernelTime:
     """One kernel, copy or operator of a kernel-traced step, charged to the layer that launched it."""
 
-    stage: Stage = Stage.TRAIN
-    attempt: int = 0
-    step: int
-    rank: int = 0
-    layer: str
-    phase: str  # a Phase, or the account that was open
-    kind: str  # kernel | copy | memset | operator
-    name: str
-    stream: int
-    start_s: float
-    seconds: float
+    stage: Annotated[Stage, "`train` or `validation`"] = Stage.TRAIN
+    attempt: Annotated[Int32, "0, and one more after each resume"] = 0
+    step: Annotated[int, "number of the step, from 0"]
+    rank: Annotated[Int32, "process of a distributed training"] = 0
+    layer: Annotated[str, "name of the layer; `(loss)`, or `(other)` for what no layer owns"]
+    phase: Annotated[str, "`forward`, `backward`, `update`, or the account that was open"]
+    kind: Annotated[str, "`kernel`, `copy`, `memset`, or `operator` on a CPU"]
+    name: Annotated[str, "of the kernel"]
+    stream: Annotated[int, "CUDA stream, a number that can be an address; 0 on a CPU"]
+    start_s: Annotated[float, "since the run began"]
+    seconds: Annotated[float, "how long"]

@@ -1,51 +1,71 @@
-"""One step, its books closed: the accounts add up to the wall time or the step cannot be built."""
+"""One step: its accounts add up to the wall time or the step cannot be built."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 from laptime.errors import UnbalancedStep
 from laptime.model.accounts import ACCOUNTS, Account, Stage
+from laptime.model.columns import Int32, Logged
 
-# Sums of a few hundred float64 intervals stay within this of the wall time; anything more is a wrong book.
+# Sums of a few hundred float64 intervals stay within this of the wall time; anything more is an error.
 TOLERANCE_S = 1e-7
 RELATIVE_TOLERANCE = 1e-9
 
 
+Value = TypeVar("Value")
+
+
+def _with_accounts(value: type[Value]) -> type[Value]:
+    """Give a value a column for each account, after its wall time."""
+    given = vars(value)["__annotations__"]
+    columns: dict[str, Any] = {}
+    for name, hint in given.items():
+        columns[name] = hint
+        if name == "wall_s":
+            for account in ACCOUNTS:
+                kind = float | None if account.traced else float
+                columns[account.column] = Annotated[kind, account.meaning]
+                setattr(value, account.column, None if account.traced else 0.0)
+    value.__annotations__ = columns
+    return value
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
+@_with_accounts
 class Step:
     """One batch, from the end of the previous step to its own end.
 
     `idle_s` is None on steps without a kernel trace: unknown is not zero.
     """
 
-    stage: Stage = Stage.TRAIN
-    attempt: int = 0
-    step: int
-    optimizer_step: int = 0
-    epoch: int = 0
-    rank: int = 0
-    device: str = "cpu"
-    start_s: float
-    wall_s: float
-    data_wait_s: float = 0.0
-    copy_s: float = 0.0
-    forward_s: float = 0.0
-    loss_s: float = 0.0
-    backward_s: float = 0.0
-    update_s: float = 0.0
-    communication_s: float = 0.0
-    idle_s: float | None = None
-    host_s: float = 0.0
-    instrument_s: float = 0.0
-    unexplained_s: float = 0.0
-    samples: int | None = None
-    loss: float | None = None
-    top1: float | None = None
-    topn: float | None = None
-    instrumented: bool = False
+    stage: Annotated[Stage, "`train` or `validation`"] = Stage.TRAIN
+    attempt: Annotated[Int32, "0, and one more after each resume"] = 0
+    step: Annotated[int, "number of the step, from 0"]
+    optimizer_step: Annotated[
+        int, "updates made by the end of it; with gradient accumulation several steps have the same"
+    ] = 0
+    epoch: Annotated[Int32, "pass over the data, from 0"] = 0
+    rank: Annotated[Int32, "process of a distributed training"] = 0
+    device: Annotated[str, "`cpu`, or `cuda:0` and so on"] = "cpu"
+    start_s: Annotated[float, "since the run began"]
+    wall_s: Annotated[float, "from the end of the previous step to its own end"]
+    # Here is a column for each account: `data_wait_s` to `unexplained_s`.
+    samples: Annotated[int | None, "in the batch"] = None
+    loss: Annotated[Logged, "as logged"] = None
+    top1: Annotated[Logged, "share of samples whose first guess is right, as logged"] = None
+    topn: Annotated[Logged, "share of samples with the right answer among the first guesses, as logged"] = (
+        None
+    )
+    instrumented: Annotated[bool, "whether layers were marked in this step"] = False
+
+    if TYPE_CHECKING:
+
+        def __getattr__(self, column: str) -> Any:
+            """Seconds of an account."""
 
     def __post_init__(self) -> None:
         seconds = self.accounts()
@@ -63,7 +83,7 @@ class Step:
             )
 
     def accounts(self) -> dict[Account, float | None]:
-        """Seconds by account, in the order of the books."""
+        """Seconds by account, in the order of the columns."""
         return {account: getattr(self, account.column) for account in ACCOUNTS}
 
     @classmethod
@@ -78,5 +98,5 @@ class Step:
     ) -> Step:
         """A step whose left-over time is published as `unexplained`, the only account computed that way."""
         columns: dict[str, object] = {account.column: seconds[account] for account in seconds}
-        columns["unexplained_s"] = wall_s - sum(seconds.values())
+        columns[Account.UNEXPLAINED.column] = wall_s - sum(seconds.values())
         return cls(step=step, start_s=start_s, wall_s=wall_s, **columns, **fields)  # type: ignore[arg-type]

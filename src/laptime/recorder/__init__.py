@@ -1,1 +1,1 @@
-"""The instruments: clocks, layers, the recorder, the kernel trace, the environment."""
+"""The hooks: clocks, layers, the recorder, the kernel trace, the environment."""

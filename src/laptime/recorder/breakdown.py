@@ -22,15 +22,15 @@ from laptime.model import ACCOUNTS, COMPUTE, Account, How, Phase
 from laptime.model.layers import LOSS_LAYER, OTHER_LAYER
 from laptime.model.step import RELATIVE_TOLERANCE, TOLERANCE_S
 from laptime.recorder.arguments import as_number
+from laptime.recorder.backends import backend_of
 from laptime.recorder.clocks import Clock
 from laptime.recorder.kernel_alignment import clock_shift
 from laptime.recorder.kernel_trace import StepTrace
-from laptime.recorder.network_hooks import Instruments
+from laptime.recorder.network_hooks import NetworkHooks
 from laptime.recorder.timeline import (
     BACKWARD,
     CODE,
     FORWARD,
-    HOST,
     LOSS,
     LOSS_BACKWARD,
     OPTIMIZERS,
@@ -54,7 +54,7 @@ UNEXPLAINED = CODE[Account.UNEXPLAINED]
 
 
 @dataclass(frozen=True, slots=True)
-class Owner:
+class OwnerRows:
     """Where the seconds of one owner code go: rows of (layer, phase), each with a share of the seconds."""
 
     layers: list[str]
@@ -64,7 +64,7 @@ class Owner:
 
 
 @dataclass(frozen=True, slots=True)
-class Closed:
+class ClosedSteps:
     """A batch of closed steps, as tables and as the few figures that the recorder goes on using."""
 
     raws: Sequence[RawStep]
@@ -78,22 +78,24 @@ class Closed:
     named_s: float
 
 
-class Books:
+class Breakdown:
     """Closes batches of steps one after the other; keeps only running sums."""
 
-    def __init__(self, clock: Clock, instruments: Instruments, *, layers: bool = True) -> None:
+    def __init__(
+        self, clock: Clock, hooks: NetworkHooks, *, layers: bool = True, elapsed_s: float = 0.0
+    ) -> None:
         self._clock = clock
-        self._instruments = instruments
+        self._hooks = hooks
         self._wanted = layers  # without: the step that finds the layers, a warm-up, would be their only one
-        self._owners: dict[int, Owner] = {}
+        self._owners: dict[int, OwnerRows] = {}
         self._version = -1
-        self.elapsed_s = 0.0  # end of the last closed step, since the start of the run
+        self.elapsed_s = elapsed_s  # end of the last closed step, since the start of the run
         self.problems: list[str] = []
 
-    def close(self, raws: Sequence[RawStep]) -> Closed:
+    def close(self, raws: Sequence[RawStep]) -> ClosedSteps:
         """The rows of a batch of steps whose stamps have been read."""
         spans = [self._clock.read(raw.stamps) if raw.read is None else raw.read for raw in raws]
-        tiles = tile(spans, [raw.owners for raw in raws], self._instruments.is_layer())
+        tiles = tile(spans, [raw.owners for raw in raws], self._hooks.is_layer())
         ends = self.elapsed_s + np.cumsum(tiles.walls)
         starts = ends - tiles.walls
         self.elapsed_s = float(ends[-1])
@@ -106,7 +108,7 @@ class Books:
         accounts[:, UNEXPLAINED] = tiles.walls - np.nansum(accounts, axis=1)
         check(tiles.walls, accounts)
         layers, compute_s, named_s = self._layers(raws, tiles, starts)
-        return Closed(
+        return ClosedSteps(
             raws=raws,
             walls=tiles.walls,
             accounts=accounts,
@@ -212,29 +214,29 @@ class Books:
         unnamed = np.array([name == OTHER_LAYER for name in names])[entry]
         return table, float(seconds.sum()), float(seconds[~unnamed].sum())
 
-    def _owner(self, code: int) -> Owner | None:
+    def _owner(self, code: int) -> OwnerRows | None:
         """Where an owner's seconds go in the layer table; None for accounts that are no layer's."""
-        if self._version != self._instruments.version:
-            self._version = self._instruments.version
+        if self._version != self._hooks.version:
+            self._version = self._hooks.version
             self._owners.clear()
         if code not in self._owners and (code >= OPTIMIZERS or code in PSEUDO):
             self._owners[code] = self._make_owner(code)
         return self._owners.get(code)
 
-    def _make_owner(self, code: int) -> Owner:
-        units = self._instruments.units
+    def _make_owner(self, code: int) -> OwnerRows:
+        units = self._hooks.units
         if code >= UNITS:
             unit, backward = divmod(code - UNITS, 2)
             phase = Phase.BACKWARD if backward else Phase.FORWARD
-            return Owner([units[unit].name], phase, How.MEASURED, np.ones(1))
+            return OwnerRows([units[unit].name], phase, How.MEASURED, np.ones(1))
         if code < OPTIMIZERS:
             name, phase = PSEUDO[code]
-            return Owner([name], phase, How.MEASURED, np.ones(1))
+            return OwnerRows([name], phase, How.MEASURED, np.ones(1))
         # No optimizer has a boundary per parameter: its time is split by parameter bytes, and says so.
-        weights = self._instruments.update_weights(code - OPTIMIZERS) or {-1: 1.0}
+        weights = self._hooks.update_weights(code - OPTIMIZERS) or {-1: 1.0}
         names = [units[owner].name if owner >= 0 else OTHER_LAYER for owner in weights]
         shares = np.array(list(weights.values()))
-        return Owner(names, Phase.UPDATE, How.ALLOCATED, shares / shares.sum())
+        return OwnerRows(names, Phase.UPDATE, How.ALLOCATED, shares / shares.sum())
 
     # -- kernels ---------------------------------------------------------------------------------------------
 
@@ -265,8 +267,9 @@ class Books:
 
     def _place(self, code: int) -> tuple[str, str]:
         owner = self._owner(code)
-        if owner is None:
-            return OTHER_LAYER, ACCOUNTS[min(code, HOST)].value
+        if owner is None:  # what the recorder itself runs is the host's here
+            account = ACCOUNTS[code] if code < len(ACCOUNTS) else Account.HOST
+            return OTHER_LAYER, (Account.HOST if account is Account.INSTRUMENT else account).value
         return (owner.layers[0] if len(owner.layers) == 1 else OTHER_LAYER), owner.phase
 
 
@@ -338,11 +341,8 @@ def check(walls: NDArray[np.float64], accounts: NDArray[np.float64]) -> None:
         )
 
 
-_side_streams: dict[int, Any] = {}
-
-
 def read_numbers(values: Sequence[Any]) -> list[float | None]:
-    """Numbers, read from tensors that are already computed: on CUDA all at once and on a side stream."""
+    """Numbers, read from tensors that are already computed: those of a device all at once."""
     found: list[float | None] = [
         None if isinstance(value, torch.Tensor | None) else as_number(value) for value in values
     ]
@@ -352,15 +352,6 @@ def read_numbers(values: Sequence[Any]) -> list[float | None]:
             groups.setdefault((value.device, value.dtype), []).append(index)
     for (device, _), indices in groups.items():
         tensors = [values[index].reshape(()) for index in indices]
-        for index, number in zip(indices, _read(device, tensors), strict=True):
+        for index, number in zip(indices, backend_of(device).read_numbers(device, tensors), strict=True):
             found[index] = float(number)
     return found
-
-
-def _read(device: torch.device, tensors: list[torch.Tensor]) -> list[float]:
-    if device.type != "cuda":
-        return [float(tensor) for tensor in tensors]
-    index = device.index or 0
-    stream = _side_streams.setdefault(index, torch.cuda.Stream(index))
-    with torch.cuda.stream(stream):
-        return [float(number) for number in torch.stack(tensors).tolist()]

@@ -24,6 +24,7 @@ WINDOW = 512
 REVIEW_EVERY = 32
 TRICKLE = 0.1  # of the budget: goes on where too much was spent, so that no part of a run stays dark
 FALL = 0.75  # of the price, from one review to the next
+LONG_STEP_SHARE = 0.05  # of a step with very many marks that these may take, though the first are marked
 EARLY = 2  # steps of each stage that are marked in any case, the first step not among them
 WIDEST = 0.2  # an interval of ±10 points; a wider one does not tell a cost
 BELIEVED = 5  # times what was counted: what a noisy measurement may say
@@ -80,9 +81,14 @@ class Budget:
         """No step carries layer marks any more."""
         self.never, self.every_step, self.share = True, False, 0.0
 
-    def price(self, marks: int) -> float:
-        """Host seconds that so many marks take."""
-        return (self.mark_s + self.hook_s) * marks
+    def price_marks(self, mark_s: float, *, hook_s: float = HOOK_S) -> None:
+        """What a mark costs here, and what a layer's takes beside it."""
+        self.mark_s, self.hook_s = mark_s, hook_s
+
+    def too_dear(self, marks: int, *, walked_s: float, passed_s: float) -> bool:
+        """Whether a step with very many marks had better go on without those of layers."""
+        spent_s = (self.mark_s + self.hook_s) * marks + walked_s
+        return not self.every_step and spent_s >= LONG_STEP_SHARE * passed_s
 
     # -- drawing: the training thread --------------------------------------------------------------------
 
@@ -101,7 +107,7 @@ class Budget:
         self._drawn += 1
         return True
 
-    def glance(self, wall_s: float, *, marks: int, instrumented: bool) -> None:
+    def look_early(self, wall_s: float, *, marks: int, instrumented: bool) -> None:
         """A first idea from one of the first steps, long before its books are closed.
 
         By the shortest of them: a step that warmed up would make marks look cheap.

@@ -1,8 +1,8 @@
-"""Clocks: where the timeline of a step is read. One per kind of device; a fake one for exact tests.
+"""Clocks: where the timeline of a step is read. The host's, and a fake one for exact tests.
 
 A clock stamps (`now`) and later tells the time between stamps (`read`). On the CPU a stamp is a host time.
-On CUDA it is an event on the compute stream, so an interval is exposed time on the device and nothing
-waits for it: the events are read back once the device has passed the last of them.
+On an accelerator (`backends`) it is an event on the compute stream, so an interval is exposed time on the
+device and nothing waits for it: events are read back once the device has passed the last of them.
 """
 
 from __future__ import annotations
@@ -11,10 +11,6 @@ import itertools
 import time
 from collections.abc import Sequence
 from typing import Any, Protocol
-
-import torch
-
-from laptime.errors import UnsupportedDevice
 
 Stamp = Any
 
@@ -85,61 +81,3 @@ class FakeClock(HostClock):
     def advance(self, seconds: float) -> None:
         """Let this many seconds pass."""
         self.time_ns += round(seconds * 1e9)
-
-
-class CudaClock:
-    """Pooled CUDA events on the compute stream.
-
-    A fresh `torch.cuda.Event` recorded through its Python wrapper costs about 40 µs on a slow host; a pooled
-    one recorded by the C method on a held stream, a few.
-    """
-
-    def __init__(self, device: torch.device) -> None:
-        self.device = f"cuda:{device.index if device.index is not None else torch.cuda.current_device()}"
-        self.deferred = True
-        self._index = torch.device(self.device).index
-        self._pool: list[torch.cuda.Event] = []
-        self._record = torch._C._CudaEventBase.record
-        self._address = -1
-        self.follow()
-
-    def now(self) -> Stamp:
-        try:
-            event = self._pool.pop()
-        except IndexError:
-            event = torch.cuda.Event(enable_timing=True)
-        self._record(event, self._stream)
-        return event
-
-    def ready(self, stamp: Stamp) -> bool:
-        return bool(stamp.query())
-
-    def wait(self, stamp: Stamp) -> None:
-        stamp.synchronize()
-
-    def read(self, stamps: Sequence[Stamp]) -> list[float]:
-        """Milliseconds between neighbours: summed, float32 milliseconds lose less than counted from afar."""
-        elapsed = torch._C._CudaEventBase.elapsed_time
-        return [elapsed(a, b) for a, b in itertools.pairwise(stamps)]
-
-    def recycle(self, stamps: Sequence[Stamp]) -> None:
-        self._pool.extend(stamps)
-
-    def follow(self) -> None:
-        # Asking for the stream object takes 14 µs on a slow host; its address, a fraction of one.
-        address = torch._C._cuda_getCurrentRawStream(self._index)
-        if address != self._address:
-            self._address = address
-            self._stream = torch.cuda.current_stream(self._index)
-
-
-def clock_for(device: torch.device) -> Clock:
-    """The clock that times this device."""
-    if device.type == "cpu":
-        return HostClock()
-    if device.type == "cuda":
-        return CudaClock(device)
-    raise UnsupportedDevice(
-        f"laptime cannot time {device.type!r} devices yet (it would need their event API); "
-        "move the network to 'cpu' or 'cuda' to record it"
-    )

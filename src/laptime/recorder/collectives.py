@@ -23,10 +23,10 @@ from torch.autograd import Variable
 
 from laptime.recorder import torch_patches
 from laptime.recorder.autograd_graph import Boundary, graph_roots
-from laptime.recorder.guard import Part, failed
+from laptime.recorder.guard import RecordingPart, failed
+from laptime.recorder.loss_end import LossStretch
 from laptime.recorder.module_calls import undo_all
-from laptime.recorder.network_hooks import Instruments
-from laptime.recorder.phase_marks import Watch
+from laptime.recorder.running_step import RunningStep
 from laptime.recorder.timeline import COMMUNICATION, LOSS, RETURN, Timeline
 
 FIRST = -1  # the key of our hook among those of a loss; torch counts its own from 0
@@ -79,10 +79,11 @@ def several() -> bool:
 class Collectives:
     """Marks what a recorded thread exchanges with other ranks."""
 
-    def __init__(self, timeline: Timeline, watch: Watch, instruments: Instruments) -> None:
+    def __init__(self, timeline: Timeline, loss: LossStretch, step: RunningStep) -> None:
         self._timeline = timeline
-        self._watch = watch
-        self._instruments = instruments
+        self._loss = loss
+        self._step = step
+        self._on = False
         self._patches = torch_patches.Patches()
         self._exchanging = False  # a collective may be made of others: the outermost counts
         self._awaiting = False  # the first node of a backward pass
@@ -96,11 +97,11 @@ class Collectives:
         for owner, name in _places():
             if name in vars(owner):
                 self._patches.replace(owner, name, self._watched)
-        self._instruments.before_backward = self.before_backward
+        self._on = True
 
     def stop(self) -> None:
         """Leave torch as it was."""
-        self._instruments.before_backward = None
+        self._on = False
         self._patches.restore()
 
     def _watched(self, original: Any) -> Any:
@@ -122,10 +123,10 @@ class Collectives:
             if self._exchanging or torch_patches.tracing() or not self._mine() or not several():
                 return None
             earlier = self._timeline.owner & ~RETURN
-            self._instruments.loss.close()
+            self._loss.close()
             self._timeline.mark(COMMUNICATION)
         except Exception as error:
-            failed(Part.COMMUNICATION, error)
+            failed(RecordingPart.COMMUNICATION, error)
             return None
         self._exchanging = True
         return earlier
@@ -135,28 +136,30 @@ class Collectives:
         try:
             self._timeline.give_back(earlier)
             if earlier == LOSS:
-                self._instruments.loss.open(complete=False)
+                self._loss.open(complete=False)
         except Exception as error:
-            failed(Part.COMMUNICATION, error)
+            failed(RecordingPart.COMMUNICATION, error)
 
     def _mine(self) -> bool:
         """Whether this is the recorded thread, or the one of autograd's that works for it."""
-        if torch_patches.active() is not self._watch or not self._watch.open:
+        if not self._on or not self._timeline.open:
             return False
-        engine = self._instruments.backward_depth > 0 and threading.get_ident() == self._engine
-        return engine or not self._watch.elsewhere()
+        engine = self._step.backward_depth > 0 and threading.get_ident() == self._engine
+        return engine or not self._timeline.elsewhere()
 
     # -- the end of a backward pass ----------------------------------------------------------------------
 
     def before_backward(self, outputs: Any) -> Callable[[], None] | None:
         """A backward pass is about to begin; returns what is to be undone after it."""
+        if not self._on:
+            return None
         undo: list[Callable[[], None]] = []
         try:
             self._awaiting = several()
             if self._awaiting:
                 self._hook(outputs, undo)
         except Exception as error:
-            failed(Part.COMMUNICATION, error)
+            failed(RecordingPart.COMMUNICATION, error)
         return functools.partial(undo_all, undo) if undo else None
 
     def _hook(self, outputs: Any, undo: list[Callable[[], None]]) -> None:
@@ -174,22 +177,22 @@ class Collectives:
 
     def _reached(self, _: Any) -> None:
         """The first node of the pass."""
-        if not self._awaiting or torch_patches.active() is not self._watch:
+        if not self._awaiting or not self._on:
             return
         self._awaiting = False
         self._engine = threading.get_ident()
         try:
             Variable._execution_engine.queue_callback(self._computed)
         except Exception as error:
-            failed(Part.COMMUNICATION, error)
+            failed(RecordingPart.COMMUNICATION, error)
 
     def _computed(self) -> None:
         """Every node of the pass has run: what comes before its end is waiting for other ranks."""
         try:
-            if torch_patches.active() is self._watch and self._instruments.backward_depth:
+            if self._on and self._step.backward_depth:
                 self._timeline.mark(COMMUNICATION)
         except Exception as error:
-            failed(Part.COMMUNICATION, error)
+            failed(RecordingPart.COMMUNICATION, error)
 
 
 def _places() -> Iterator[tuple[Any, str]]:

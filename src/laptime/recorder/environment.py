@@ -5,28 +5,12 @@ from __future__ import annotations
 import importlib.metadata
 import os
 import platform
-import sys
 from typing import Any
 
 import torch
 
-# Settings that change how fast a step is or how steady, if set.
-VARIABLES = (
-    "MALLOC_MMAP_THRESHOLD_",
-    "MALLOC_TRIM_THRESHOLD_",
-    "LD_PRELOAD",
-    "OMP_NUM_THREADS",
-    "MKL_NUM_THREADS",
-    "KMP_AFFINITY",
-    "ONEDNN_MAX_CPU_ISA",
-    "ATEN_CPU_CAPABILITY",
-    "CUDA_VISIBLE_DEVICES",
-    "CUDA_LAUNCH_BLOCKING",
-    "PYTORCH_CUDA_ALLOC_CONF",
-    "PYTORCH_ALLOC_CONF",
-    "TORCH_ALLOW_TF32_CUBLAS_OVERRIDE",
-    "NVIDIA_TF32_OVERRIDE",
-)
+from laptime.recorder.backends import accelerators, backend_of, device_facts
+from laptime.recorder.backends.cpu import cpu_name
 
 
 def environment(device: torch.device | None = None) -> dict[str, Any]:
@@ -44,7 +28,7 @@ def environment(device: torch.device | None = None) -> dict[str, Any]:
         "device": device_facts(device),
         "matmul_precision": torch.get_float32_matmul_precision(),
         "deterministic": torch.are_deterministic_algorithms_enabled(),
-        "variables": {name: os.environ[name] for name in VARIABLES if name in os.environ},
+        "variables": {name: os.environ[name] for name in _variables() if name in os.environ},
     }
 
 
@@ -56,39 +40,11 @@ def version() -> str:
         return "source"
 
 
-def cpu_name() -> str:
-    """The processor's name as the system tells it."""
-    if sys.platform == "linux":
-        try:
-            with open("/proc/cpuinfo", encoding="utf-8") as lines:
-                for line in lines:
-                    if line.startswith("model name"):
-                        return line.split(":", 1)[1].strip()
-        except OSError:
-            pass
-    return platform.processor() or platform.machine()
-
-
 def memory_bytes() -> int | None:
     """Physical memory, where the system tells it."""
-    try:
-        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    except (ValueError, OSError, AttributeError):
-        return None
+    return backend_of("cpu").memory_bytes(torch.device("cpu"))
 
 
-def device_facts(device: torch.device | None) -> dict[str, Any]:
-    """Name and size of the device that computes."""
-    if device is None or device.type != "cuda":
-        return {"type": device.type if device else "cpu", "name": cpu_name()}
-    properties = torch.cuda.get_device_properties(device)
-    return {
-        "type": "cuda",
-        "name": properties.name,
-        "memory_bytes": properties.total_memory,
-        "capability": f"{properties.major}.{properties.minor}",
-        "multiprocessors": properties.multi_processor_count,
-        "cuda": torch.version.cuda,
-        "cudnn": torch.backends.cudnn.version(),
-        "tf32_convolutions": torch.backends.cudnn.allow_tf32,
-    }
+def _variables() -> list[str]:
+    """Settings that change how fast a step is or how steady, if set."""
+    return [name for backend in (backend_of("cpu"), *accelerators()) for name in backend.variables]

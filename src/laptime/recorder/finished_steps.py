@@ -10,7 +10,7 @@ import time
 from collections import deque
 
 from laptime.model import Stage
-from laptime.recorder.breakdown import Books, Closed
+from laptime.recorder.breakdown import Breakdown, ClosedSteps
 from laptime.recorder.budget import Budget
 from laptime.recorder.clocks import Clock
 from laptime.recorder.guard import warn
@@ -25,14 +25,21 @@ BATCH = 256  # steps whose books are closed at once
 MOST_PENDING = 4096  # finished steps waiting for their books; beyond this the training thread helps
 
 
-class Settling:
+class FinishedSteps:
     """Takes finished steps and sees them onto the disk."""
 
     def __init__(
-        self, clock: Clock, books: Books, facts: Facts, budget: Budget, writer: RunWriter, *, flush_s: float
+        self,
+        clock: Clock,
+        breakdown: Breakdown,
+        facts: Facts,
+        budget: Budget,
+        writer: RunWriter,
+        *,
+        flush_s: float,
     ) -> None:
         self._clock = clock
-        self._books = books
+        self._breakdown = breakdown
         self._facts = facts
         self._budget = budget
         self._writer = writer
@@ -44,6 +51,10 @@ class Settling:
         self._updates = 0
         self._end = threading.Event()
         self._background = threading.Thread(target=self._work, name="laptime-writer", daemon=True)
+        self.background_s = 0.0  # processor time of the thread that writes, once it has ended
+
+    def start(self) -> None:
+        """Write from here on, in a thread of its own."""
         self._background.start()
 
     def take(self, raw: RawStep) -> None:
@@ -107,7 +118,7 @@ class Settling:
             if due:
                 self._writer.flush(patient=True)
                 flushed = time.monotonic()
-        self._facts.background_s = time.thread_time()
+        self.background_s = time.thread_time()
 
     def _settle(self) -> None:
         """Close the books of the steps that are known. A fault of ours must not end someone's training."""
@@ -115,7 +126,7 @@ class Settling:
             while self._pending:
                 raws = [self._pending.popleft() for _ in range(min(len(self._pending), BATCH))]
                 try:
-                    self._enter(self._books.close(raws))
+                    self._enter(self._breakdown.close(raws))
                 except Exception as error:
                     first, last = raws[0].fields["step"], raws[-1].fields["step"]
                     reason = f"{type(error).__name__}: {error}"
@@ -123,7 +134,7 @@ class Settling:
                         f"steps {first} to {last} could not be recorded ({reason}); please report this"
                     )
 
-    def _enter(self, closed: Closed) -> None:
+    def _enter(self, closed: ClosedSteps) -> None:
         self._facts.take(closed)
         for raw, wall_s in zip(closed.raws, closed.walls.tolist(), strict=True):
             fields = raw.fields

@@ -19,7 +19,7 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 
-class Part(StrEnum):
+class RecordingPart(StrEnum):
     """What a recording can go on without; without the last of them it ends."""
 
     LAYERS = "layer times"
@@ -29,7 +29,7 @@ class Part(StrEnum):
     RECORDING = "the recording"
 
 
-Ending = Callable[[Part, str], None]
+Ending = Callable[[RecordingPart, str], None]
 _ending: Ending | None = None
 
 
@@ -39,7 +39,7 @@ def watch_faults(ending: Ending | None) -> None:
     _ending = ending
 
 
-def failed(part: Part, error: BaseException) -> None:
+def failed(part: RecordingPart, error: BaseException) -> None:
     """Part of the recording failed: end it. Never raises."""
     ending = _ending
     if ending is None:
@@ -48,11 +48,11 @@ def failed(part: Part, error: BaseException) -> None:
     try:
         ending(part, reason)
     except Exception as second:
-        if part is not Part.RECORDING:
-            failed(Part.RECORDING, second)
+        if part is not RecordingPart.RECORDING:
+            failed(RecordingPart.RECORDING, second)
 
 
-def shielded(part: Part) -> Callable[[Callable[P, R]], Callable[P, R | None]]:
+def shielded(part: RecordingPart) -> Callable[[Callable[P, R]], Callable[P, R | None]]:
     """Decorate what runs in the user's thread: a fault in it ends `part`, and the call gives None."""
 
     def shield(function: Callable[P, R]) -> Callable[P, R | None]:
@@ -70,7 +70,7 @@ def shielded(part: Part) -> Callable[[Callable[P, R]], Callable[P, R | None]]:
     return shield
 
 
-def attempt(part: Part, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+def attempt(part: RecordingPart, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     """Call a function whose fault ends `part`; None then."""
     try:
         return function(*args, **kwargs)

@@ -23,16 +23,17 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch.profiler import ProfilerActivity, profile
+from torch.profiler import profile
 
 from laptime.model.intervals import union
+from laptime.recorder.backends import Backend
 from laptime.recorder.timeline import RawStep, resolved
 
 MARKER = "laptime mark "
 ENDER = "laptime end "
 DEVICE_KINDS = {"kernel": "kernel", "gpu_memcpy": "copy", "gpu_memset": "memset"}
 MOST_RETRIES = 3
-LAUNCHES = ("cuda_runtime", "cuda_driver")
+LAUNCHES = ("_runtime", "_driver")  # ends of categories: cuda_runtime (AMD's too), xpu_driver, …
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,9 +69,9 @@ class StepTrace:
 class KernelTracer:
     """Runs torch.profiler over chosen steps, one warm-up step ahead of each group."""
 
-    def __init__(self, steps: Iterable[int], *, cuda: bool) -> None:
+    def __init__(self, steps: Iterable[int], backend: Backend) -> None:
         self.wanted = set(steps)
-        self.cuda = cuda
+        self._backend = backend
         self.tracing = False
         self.number = 0  # of the traced step, under which its marks are found
         self.dropped = 0
@@ -98,12 +99,11 @@ class KernelTracer:
         return self.running and self.number > 0 and step not in self.wanted and step + 1 not in self.wanted
 
     def _start(self) -> None:
-        activities = [ProfilerActivity.CPU] + ([ProfilerActivity.CUDA] if self.cuda else [])
         if torch._C._autograd._profiler_enabled():  # ours would end theirs, without a word
             self.problem = "no kernels were traced, since the script runs torch.profiler by itself"
             self.wanted.clear()
             return
-        self._profiler = profile(activities=activities, profile_memory=True, acc_events=True)
+        self._profiler = profile(activities=self._backend.activities, profile_memory=True, acc_events=True)
         with _quiet():
             self._profiler.start()
 
@@ -144,8 +144,7 @@ class KernelTracer:
         self.tracing = False
         if profiler is None:
             return []
-        if self.cuda:
-            torch.cuda.synchronize()
+        self._backend.synchronize()
         profiler.stop()
         handle, path = tempfile.mkstemp(suffix=".json", prefix="laptime-")
         os.close(handle)
@@ -196,7 +195,7 @@ def read_trace(events: Iterable[dict[str, Any]], number: int, codes: Sequence[in
     else:
         trace.kernels = _operators(spans, owner, times[0])
         trace.busy_s = _busy_on_host(spans, [*times, end], [codes[index] for _, index in marks])
-    _memory(events, owner, trace, cuda=bool(on_device))
+    _memory(events, owner, trace, on_device=bool(on_device))
     return trace
 
 
@@ -228,7 +227,7 @@ def _device_kernels(
 ) -> list[TracedKernel]:
     launched: dict[int, float] = {}
     for event in spans:
-        if event.get("cat") in LAUNCHES and "correlation" in event.get("args", {}):
+        if event.get("cat", "").endswith(LAUNCHES) and "correlation" in event.get("args", {}):
             launched[event["args"]["correlation"]] = event["ts"]
             # Only launches must leave a record; other runtime calls (synchronize, malloc) have none.
             if "LaunchKernel" in event["name"] and owner(event["ts"]) is not None:
@@ -280,14 +279,18 @@ def _own_times(events: list[dict[str, Any]]) -> list[tuple[dict[str, Any], float
 
 
 def _memory(
-    events: Iterable[dict[str, Any]], owner: Callable[[float], int | None], trace: StepTrace, *, cuda: bool
+    events: Iterable[dict[str, Any]],
+    owner: Callable[[float], int | None],
+    trace: StepTrace,
+    *,
+    on_device: bool,
 ) -> None:
     """Highest allocation while each owner ran, and what it left allocated, as the allocator told it."""
     for event in events:
         if event.get("name") != "[memory]":
             continue
         args = event["args"]
-        if (args.get("Device Type") == 1) != cuda:
+        if (args.get("Device Type", 0) != 0) != on_device:  # 0: the CPU
             continue
         code = owner(event["ts"])
         if code is not None:

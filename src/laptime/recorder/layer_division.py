@@ -28,7 +28,7 @@ GONE = nn.Module()
 
 
 @dataclass(slots=True, eq=False)
-class Unit:
+class LayerUnit:
     """A module that may prove to be a layer."""
 
     index: int
@@ -40,11 +40,11 @@ class Unit:
     compiled: bool
     shared: bool = False  # it is part of another network too, and belongs to that one
     entry: bool = False  # its calls are forward passes: the root, or a part that is called by itself
-    parent: Unit | None = None
+    parent: LayerUnit | None = None
     called: bool = False
     is_layer: bool = False
-    owner: Unit | None = None  # the layer that takes this unit's time and parameters along
-    leader: Unit | None = None  # the first of a group that a mapping puts under one name
+    owner: LayerUnit | None = None  # the layer that takes this unit's time and parameters along
+    leader: LayerUnit | None = None  # the first of a group that a mapping puts under one name
 
     @property
     def module(self) -> nn.Module:
@@ -117,17 +117,17 @@ class Division:
     ) -> None:
         self._root = weakref.ref(root)
         self._described: dict[int, Layer] = {}
-        self.units: list[Unit] = []
-        self.calls: list[Unit] = []  # in the order of their first calls
+        self.units: list[LayerUnit] = []
+        self.calls: list[LayerUnit] = []  # in the order of their first calls
         self._called: set[int] = set()
         self._resolved_calls = 0
-        by_path: dict[str | None, Unit] = {}
-        leaders: dict[str, Unit] = {}
+        by_path: dict[str | None, LayerUnit] = {}
+        leaders: dict[str, LayerUnit] = {}
         named = candidates(root, granularity)
         for path, module, parent in walk(root):
             compiled = is_compiled(module)
             name = named.get(path) or path or f"({type(_original(module)).__name__})"
-            unit = Unit(
+            unit = LayerUnit(
                 index=first + len(self.units),
                 name=prefix + name,
                 path=path,
@@ -150,7 +150,7 @@ class Division:
         root = self._root()
         return GONE if root is None else root
 
-    def call(self, unit: Unit) -> None:
+    def call(self, unit: LayerUnit) -> None:
         """A unit was called; only its first call counts."""
         if unit.index not in self._called:
             self._called.add(unit.index)
@@ -176,7 +176,7 @@ class Division:
         self._assign_owners()
         self.resolved = True
 
-    def _promote_ancestor(self, unit: Unit) -> None:
+    def _promote_ancestor(self, unit: LayerUnit) -> None:
         ancestor = unit.parent
         while ancestor is not None and not ancestor.called:
             ancestor = ancestor.parent
@@ -185,9 +185,9 @@ class Division:
 
     def _assign_owners(self) -> None:
         """A layer takes along what runs until the next layer starts."""
-        current: Unit | None = None
-        first: Unit | None = next((unit for unit in self.calls if unit.is_layer), None)
-        owners: dict[int, Unit | None] = {}
+        current: LayerUnit | None = None
+        first: LayerUnit | None = next((unit for unit in self.calls if unit.is_layer), None)
+        owners: dict[int, LayerUnit | None] = {}
         for unit in self.calls:
             current = unit if unit.is_layer else current
             owners.setdefault(unit.index, current or first)
@@ -202,7 +202,7 @@ class Division:
     def _first_layer_calls(self) -> dict[int, int]:
         return {unit.layer: rank for rank, unit in reversed(list(enumerate(self.calls)))}
 
-    def layers(self) -> list[Unit]:
+    def layers(self) -> list[LayerUnit]:
         """The layers, in the order in which they were first called."""
         order = self._first_layer_calls()
         found = [unit for unit in self.units if unit.is_layer and unit.leader is None]
@@ -234,7 +234,7 @@ class Division:
         return self._described
 
 
-def describe(unit: Unit, parameters: Sequence[torch.Tensor]) -> Layer:
+def describe(unit: LayerUnit, parameters: Sequence[torch.Tensor]) -> Layer:
     """A layer as a plain value."""
     kind = type_before_parametrizations(_original(unit.module)).__name__
     return Layer(
@@ -248,7 +248,7 @@ def describe(unit: Unit, parameters: Sequence[torch.Tensor]) -> Layer:
     )
 
 
-def _called_ancestor_owner(unit: Unit, owners: Mapping[int, Unit | None]) -> Unit | None:
+def _called_ancestor_owner(unit: LayerUnit, owners: Mapping[int, LayerUnit | None]) -> LayerUnit | None:
     ancestor = unit.parent
     while ancestor is not None:
         if ancestor.is_layer:

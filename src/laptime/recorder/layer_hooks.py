@@ -7,35 +7,61 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import torch
 
-from laptime.recorder.autograd_graph import Boundary, graph_roots
-from laptime.recorder.guard import Part, failed
-from laptime.recorder.layer_division import Unit, has_parameters
+from laptime.recorder.autograd_graph import Boundary, Entries, graph_roots
+from laptime.recorder.guard import RecordingPart, failed
+from laptime.recorder.layer_division import LayerUnit, has_parameters
 from laptime.recorder.module_calls import Entering
-from laptime.recorder.timeline import BACKWARD, INPUT, INSTRUMENT, RETURN, UNITS, backward_code, forward_code
-from laptime.recorder.watched_networks import Network
+from laptime.recorder.running_step import RunningStep
+from laptime.recorder.timeline import (
+    BACKWARD,
+    INPUT,
+    INSTRUMENT,
+    RETURN,
+    UNITS,
+    Timeline,
+    backward_code,
+    forward_code,
+)
+from laptime.recorder.watched_networks import WatchedNetwork
 
-if TYPE_CHECKING:
-    from laptime.recorder.network_hooks import Instruments
+
+class HookState(Protocol):
+    """What the hooks on layers share: `NetworkHooks`."""
+
+    timeline: Timeline
+    step: RunningStep
+    entries: Entries  # who owns which nodes of the autograd graph
+    units: list[LayerUnit]
+    networks: list[WatchedNetwork]
+    boundaries: dict[int, Boundary]  # of a backward pass, by the owner that begins there
+    other_threads: bool  # a network was called in another thread than the recorded one
+
+    def foreign(self) -> bool: ...
+    def called_alone(self, unit: LayerUnit) -> bool: ...
+    def watch_entry(self, network: WatchedNetwork, unit: LayerUnit) -> None: ...
+    def root_enter(self, network: WatchedNetwork, unit: LayerUnit) -> None: ...
+    def found_late(self, unit: LayerUnit) -> None: ...
+    def reading_entered(self, unit: LayerUnit) -> None: ...
 
 
-def entering(instruments: Instruments, unit: Unit) -> Entering:
+def entering(hooks: HookState, unit: LayerUnit) -> Entering:
     """For a layer: from here on time is its own."""
     forward, backward = forward_code(unit.layer), backward_code(unit.layer)
-    timeline, entries = instruments.timeline, instruments.entries
+    timeline, entries, step = hooks.timeline, hooks.entries, hooks.step
     mark, owners = timeline.mark, timeline.owners
 
     def enter(args: tuple[Any, ...]) -> None:
-        if instruments.other_threads and instruments.foreign():
+        if hooks.other_threads and hooks.foreign():
             return
-        if instruments.backward_depth:
+        if step.backward_depth:
             mark(backward)  # a forward call during a backward pass recomputes: activation checkpointing
         elif owners[-1] == INPUT | RETURN:
             owners[-1] = forward  # what ran before the first layer is the first layer's: no second mark
-        elif instruments.forward_depth or instruments.called_alone(unit):
+        elif step.forward_depth or hooks.called_alone(unit):
             mark(forward)
         else:
             return
@@ -44,80 +70,77 @@ def entering(instruments: Instruments, unit: Unit) -> Entering:
     return enter
 
 
-def entering_late(instruments: Instruments, unit: Unit) -> Entering:
+def entering_late(hooks: HookState, unit: LayerUnit) -> Entering:
     """For what may yet prove to be a layer: only some forward passes use it."""
-    enter = entering(instruments, unit)
+    enter = entering(hooks, unit)
 
     def enter_late(args: tuple[Any, ...]) -> None:
-        if instruments.other_threads and instruments.foreign():
+        if hooks.other_threads and hooks.foreign():
             return
-        alone = not instruments.forward_depth and not instruments.backward_depth
+        alone = not hooks.step.forward_depth and not hooks.step.backward_depth
         if alone and not has_parameters(unit.module):
             return  # a metric, outside every forward pass
         if not unit.is_layer:
-            unit.is_layer = unit.called = True
-            division = instruments.networks[unit.network].division
-            division.call(unit)
-            division.resolve()
-            instruments.version += 1
+            hooks.found_late(unit)
         enter(args)
 
     return enter_late
 
 
-def discovering(instruments: Instruments, network: Network, unit: Unit) -> Entering:
+def discovering(hooks: HookState, network: WatchedNetwork, unit: LayerUnit) -> Entering:
     """For every module, while the layers are being found."""
     forward, backward = forward_code(unit.layer), backward_code(unit.layer)
 
     def discover(_: tuple[Any, ...]) -> None:
-        if unit.entry or instruments.foreign():
+        if unit.entry or hooks.foreign():
             return  # its own hook does the rest
-        if not instruments.forward_depth and not instruments.backward_depth:
+        if not hooks.step.forward_depth and not hooks.step.backward_depth:
             if not has_parameters(unit.module):
                 return  # a metric or a criterion that lives in the module tree
-            instruments.watch_entry(network, unit)
-            instruments.root_enter(network, unit)
+            hooks.watch_entry(network, unit)
+            hooks.root_enter(network, unit)
             return
         network.division.call(unit)
-        instruments.reading_entered(unit)
-        instruments.timeline.mark(backward if instruments.backward_depth else forward)
-        instruments.entries.enter(backward)
+        hooks.reading_entered(unit)
+        hooks.timeline.mark(backward if hooks.step.backward_depth else forward)
+        hooks.entries.enter(backward)
 
     return discover
 
 
-def mark_nodes(instruments: Instruments, outputs: Any) -> int:
+def mark_nodes(hooks: HookState, outputs: Any) -> int:
     """Put a prehook on the first node of each layer; returns the owner of the very first."""
-    entries = instruments.entries
+    entries = hooks.entries
     roots = graph_roots(outputs)
-    searching = any(network.discovery for network in instruments.networks)
+    searching = any(network.discovery for network in hooks.networks)
     found = None if searching else entries.known(roots)
     if found is None:
-        instruments.timeline.mark(INSTRUMENT)
+        hooks.timeline.mark(INSTRUMENT)
         began = time.perf_counter()
-        found = entries.boundaries(roots, _no_layer(instruments.units) if searching else None)
-        instruments.walked_s += time.perf_counter() - began
-    known = instruments.boundaries
+        found = entries.boundaries(roots, _no_layer(hooks.units) if searching else None)
+        hooks.step.walked(time.perf_counter() - began)
+    known = hooks.boundaries
     for code, node in found:
-        boundary = known.get(code) or _boundary(instruments, code)
+        boundary = known.get(code)
+        if boundary is None:
+            boundary = known[code] = _boundary(hooks, code)
         boundary.put_on(node)
     return found[0][0] if found else BACKWARD
 
 
-def _no_layer(units: Sequence[Unit]) -> Callable[[int], bool]:
+def _no_layer(units: Sequence[LayerUnit]) -> Callable[[int], bool]:
     return lambda code: code >= UNITS and not units[(code - UNITS) // 2].is_layer
 
 
-def _boundary(instruments: Instruments, code: int) -> Boundary:
-    owners, mark = instruments.timeline.owners, instruments.timeline.mark
+def _boundary(hooks: HookState, code: int) -> Boundary:
+    owners, mark, step = hooks.timeline.owners, hooks.timeline.mark, hooks.step
 
     def hook(_: Any) -> None:
         # Outside a watched pass (a retained graph, run after the recording) this does nothing.
         try:
-            if instruments.backward_depth and owners[-1] != code:
+            if step.backward_depth and owners[-1] != code:
                 mark(code)
         except Exception as error:
-            failed(Part.LAYERS, error)
+            failed(RecordingPart.LAYERS, error)
 
-    instruments.boundaries[code] = Boundary(hook)
-    return instruments.boundaries[code]
+    return Boundary(hook)

@@ -15,7 +15,7 @@ from laptime.capture.op_reader import Alive, Reader, has_storage, tensors_in
 from laptime.model import LOSS_LAYER, Operation, Phase
 from laptime.ops.registry import translated
 from laptime.recorder.autograd_graph import sequence_number
-from laptime.recorder.layer_division import Unit
+from laptime.recorder.layer_division import LayerUnit
 
 MOST = 100_000  # operations of a step; beyond, a loop in Python is being read, and reading would take seconds
 MOST_S = 20.0  # for the same reason
@@ -30,13 +30,13 @@ class StepReader(Reader):
         super().__init__(_Storages())
         self._began = time.monotonic()
         self.alive: _Storages
-        self.units: list[Unit | None] = []  # entered one after the other; None: the network was left
+        self.units: list[LayerUnit | None] = []  # entered one after the other; None: the network was left
         self.problem: str | None = None
         self.inputs = 0  # bytes that came from outside: the batch and its labels
         self.rows: int | None = None  # of the first tensor among these
         self.held: int | None = None  # bytes alive when the backward pass began
 
-    def entered(self, unit: Unit | None) -> None:
+    def entered(self, unit: LayerUnit | None) -> None:
         """A module begins, or the forward pass is over."""
         self.units.append(unit)
         self.enter(sequence_number())
@@ -87,7 +87,7 @@ class _Storages(Alive):
         return not has_storage(tensor) or tensor.untyped_storage()._cdata in self._known
 
 
-def _names(units: Sequence[Unit | None]) -> Iterator[str]:
+def _names(units: Sequence[LayerUnit | None]) -> Iterator[str]:
     """The owner's name after each entry; once the network was left, the loss."""
     current = LOSS_LAYER
     for place, unit in enumerate(units):
@@ -101,5 +101,5 @@ def _names(units: Sequence[Unit | None]) -> Iterator[str]:
         yield current
 
 
-def _layer(unit: Unit) -> str:
+def _layer(unit: LayerUnit) -> str:
     return unit.name if unit.leader is None else unit.leader.name

@@ -20,7 +20,8 @@ from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 from laptime.capture.optimizer_ops import updates
 from laptime.model import Account, Memory, Operation, Phase, Workload
 from laptime.ops.optimizers import UpdateRule, assumed_rule
-from laptime.recorder.layer_division import Division, Unit, is_compiled
+from laptime.recorder.backends import accelerators
+from laptime.recorder.layer_division import Division, LayerUnit, is_compiled
 from laptime.recorder.live_reader import StepReader
 from laptime.recorder.loss_end import compiles
 
@@ -31,8 +32,8 @@ PRECISIONS = {"bfloat16": "bf16", "float16": "fp16"}
 class Reading:
     """Reads one training step, and one step of forward passes alone if that comes first."""
 
-    def __init__(self) -> None:
-        self.done = False
+    def __init__(self, *, wanted: bool = True) -> None:
+        self.done = not wanted
         self.reason: str | None = None  # why there is no workload
         self.step: StepReader | None = None  # what was read
         self.trains = False  # whether that was a training step
@@ -59,7 +60,7 @@ class Reading:
             self._reader.alive.disregard(_kept(root))
             self._put_on(self._reader, Phase.FORWARD, in_network=True)
 
-    def entered(self, unit: Unit) -> None:
+    def entered(self, unit: LayerUnit) -> None:
         """A module is called."""
         if self._reader is not None and threading.get_ident() == self._thread:
             self._reader.entered(unit)
@@ -167,8 +168,9 @@ def hindrance(root: nn.Module) -> str | None:
         return "the network is TorchScript"
     if torch.distributed.is_available() and torch.distributed.is_initialized():
         return "several processes train together"
+    known = {"cpu", *(backend.type for backend in accelerators())}
     types = {parameter.device.type for parameter in root.parameters()}
-    if not types <= {"cpu", "cuda"}:
+    if not types <= known:
         return f"the network is on {', '.join(sorted(types))}"
     return None
 

@@ -28,8 +28,9 @@ from torch.overrides import TorchFunctionMode, _get_current_function_mode_stack
 
 from laptime.recorder.autograd_graph import ACCUMULATE, sequence_number
 from laptime.recorder.clocks import Stamp
-from laptime.recorder.guard import Part, attempt
+from laptime.recorder.guard import RecordingPart, attempt
 from laptime.recorder.optimizer_steps import listen
+from laptime.recorder.running_step import RunningStep
 from laptime.recorder.timeline import HOST, LOSS, RETURN, Timeline
 
 NOTICEABLE_NS = 50_000  # of Python after a loss: enough to look for it in every step
@@ -41,9 +42,9 @@ MOST_NODES = 64  # walked in the graph of a loss that is scaled
 class LossStretch:
     """The stretch that is open, if one is."""
 
-    def __init__(self, timeline: Timeline) -> None:
-        self.marked_step = False
+    def __init__(self, timeline: Timeline, step: RunningStep) -> None:
         self._timeline = timeline
+        self._step = step
         self._mark = -1  # where its last part begins; -1: none is open
         self._number = 0  # the sequence number at its begin
         self._complete = False
@@ -56,7 +57,7 @@ class LossStretch:
         self._mark = len(self._timeline.owners) - 1
         self._number, self._complete = sequence_number(), complete
         self._place += 1
-        if self.marked_step or self._place in self._python_follows:
+        if self._step.marked or self._place in self._python_follows:
             self._nodes.watch()
 
     def forget(self) -> None:
@@ -131,9 +132,10 @@ class _Nodes(TorchFunctionMode):
 
     def watch(self) -> None:
         """Look, unless that could be felt."""
-        traced = self._timeline.on_mark is not None  # its marks are found by when they were set
         modes = _get_current_function_mode_stack()
-        if not _UNTOUCHED or traced or compiles() or self._calling or any(one is not self for one in modes):
+        if not _UNTOUCHED or compiles() or self._calling or any(one is not self for one in modes):
+            return
+        if self._timeline.traced:  # its marks are found by when they were set
             return
         self._number, self._last, self._since_ns = sequence_number(), None, time.perf_counter_ns()
         self._on = True
@@ -165,15 +167,15 @@ class _Nodes(TorchFunctionMode):
         unlisten = listen(take_off, take_off)
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        begin = attempt(Part.LAYERS, self._begin) if self._on else None
-        function = attempt(Part.LAYERS, _unpatched, func) or func
+        begin = attempt(RecordingPart.LAYERS, self._begin) if self._on else None
+        function = attempt(RecordingPart.LAYERS, _unpatched, func) or func
         self._calling += 1
         try:
             result = function(*args, **(kwargs or {}))
         finally:
             self._calling -= 1
         if self._on:
-            attempt(Part.LAYERS, self._look, begin)
+            attempt(RecordingPart.LAYERS, self._look, begin)
         return result
 
     def _begin(self) -> Stamp | None:

@@ -14,7 +14,7 @@ from typing import Any
 
 from torch import nn
 
-from laptime.recorder.guard import Part, attempt, failed
+from laptime.recorder.guard import RecordingPart, attempt, failed
 from laptime.recorder.torch_patches import Patches, tracing
 
 SLOT = "_compiled_call_impl"  # where `module.compile()` leaves the compiled call
@@ -116,7 +116,7 @@ class _Watched:
                 try:
                     enter(args)
                 except Exception as error:
-                    failed(Part.LAYERS, error)
+                    failed(RecordingPart.LAYERS, error)
         return self.run(original, module, args, kwargs)
 
     def run(self, original: Any, module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -138,7 +138,7 @@ class _Watched:
                     try:
                         leave(args, kwargs, result)
                     except Exception as error:
-                        failed(Part.RECORDING, error)
+                        failed(RecordingPart.RECORDING, error)
         return result
 
 
@@ -186,7 +186,7 @@ def _watching(original: Callable[..., Any]) -> Callable[..., Any]:
         if watched is None:
             if _on_stranger is None or _depth:
                 return original(module, *args, **kwargs)
-            attempt(Part.RECORDING, _on_stranger, module)
+            attempt(RecordingPart.RECORDING, _on_stranger, module)
             watched = _watched.get(id(module))
             if watched is None:
                 return original(module, *args, **kwargs)
@@ -196,7 +196,7 @@ def _watching(original: Callable[..., Any]) -> Callable[..., Any]:
         try:
             enter(args)
         except Exception as error:
-            failed(Part.LAYERS, error)
+            failed(RecordingPart.LAYERS, error)
         if watched.enter is enter:
             return original(module, *args, **kwargs)
         return watched.run(original, module, args, kwargs)

@@ -6,6 +6,7 @@ Hooks are taken off, not switched off, for a bare step: a module with any hook l
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -17,14 +18,17 @@ from torch import nn
 
 from laptime.model import Phase
 from laptime.recorder.autograd_graph import Boundary, Entries
-from laptime.recorder.guard import Part, attempt, shielded
-from laptime.recorder.layer_division import Division, Granularity, Unit, has_parameters
+from laptime.recorder.budget import Budget
+from laptime.recorder.collectives import Collectives
+from laptime.recorder.guard import RecordingPart, attempt, shielded
+from laptime.recorder.layer_division import Division, Granularity, LayerUnit, has_parameters
 from laptime.recorder.layer_hooks import discovering, entering, entering_late, mark_nodes
 from laptime.recorder.live_workload import Reading
+from laptime.recorder.loop_listener import LoopListener
 from laptime.recorder.loss_end import LossStretch, holds_loss
 from laptime.recorder.module_calls import around, before, release, undo_all, watch_forward
 from laptime.recorder.optimizer_steps import Updates
-from laptime.recorder.step_evidence import Seen
+from laptime.recorder.running_step import RunningStep, StepEvidence
 from laptime.recorder.timeline import (
     BACKWARD,
     FORWARD,
@@ -39,7 +43,7 @@ from laptime.recorder.timeline import (
     forward_code,
 )
 from laptime.recorder.torch_patches import Leave
-from laptime.recorder.watched_networks import Network, updated_bytes
+from laptime.recorder.watched_networks import WatchedNetwork, updated_bytes
 
 # A first pass in evaluation mode leaves out what only training calls (auxiliary heads), so discovery goes on
 # until a training pass, or until this many passes have shown that none is coming.
@@ -52,53 +56,56 @@ def _nothing() -> None:
     pass
 
 
-class Instruments:
+class NetworkHooks:
     """The hooks, and the state they share within a step."""
 
-    def __init__(self, timeline: Timeline, granularity: Granularity) -> None:
+    def __init__(
+        self,
+        timeline: Timeline,
+        step: RunningStep,
+        loss: LossStretch,
+        collectives: Collectives,
+        *,
+        granularity: Granularity,
+        budget: Budget,
+        reading: Reading,
+        listener: LoopListener,
+    ) -> None:
         self.timeline = timeline
-        self.granularity = granularity
+        self.step = step
+        self.loss = loss
+        self.reading = reading  # of the operations of the first step
         self.entries = Entries()
-        self.networks: list[Network] = []
-        self.units: list[Unit] = []
-        self.loss = LossStretch(timeline)
-        self.updates = Updates(timeline, self.loss.close, self._updated)
-        self.seen = Seen()
+        self.networks: list[WatchedNetwork] = []
+        self.units: list[LayerUnit] = []
+        self.updates = Updates(timeline, step, loss.close, listener)
         self.armed = False
         self.version = 0  # changes whenever the set of layers does
-        self.forward_depth = 0
-        self.backward_depth = 0
         self.other_threads = False  # a network was called in another thread than the recorded one
         self.trained = False  # a backward pass was seen in this recording
-        self.on_forward: Callable[[Network, Unit], None] | None = None
-        self.walked_s = 0.0  # what walks over graphs have taken of the running step
-        self.too_dear: Callable[[int, float], bool] | None = (
-            None  # whether marks and walks are, for this step
-        )
-        self.on_other_thread: Callable[[], bool] | None = None  # whether the recording goes on there
-        self.on_network_resolved: Callable[[], None] | None = None
-        self.before_backward: Callable[[Any], Callable[[], None] | None] | None = None
         self.boundaries: dict[int, Boundary] = {}  # of a backward pass, by the owner that begins there
-        self.reading: Reading | None = None  # of the operations of the first step
+        self._granularity = granularity
+        self._collectives = collectives
+        self._budget = budget
+        self._listener = listener
         self._layer_undo: list[Callable[[], None]] = []
         self._lost = False  # a layer ran outside every forward pass
         self._update_weights: dict[int, dict[int, float]] = {}  # as they were last known
         self._weights_version = -1
         self._ended = False  # layers are not looked for any more
-        self._published = 0
 
     # -- networks ----------------------------------------------------------------------------------------
 
-    def add_network(self, name: str, root: nn.Module, *, prefix: str) -> Network:
+    def add_network(self, name: str, root: nn.Module, *, prefix: str) -> WatchedNetwork:
         """Watch a network. Its layers are decided after its first forward pass."""
         division = Division(
             root,
-            granularity=self.granularity,
+            granularity=self._granularity,
             network=len(self.networks),
             prefix=prefix,
             first=len(self.units),
         )
-        network = Network(name, division)
+        network = WatchedNetwork(name, division)
         known = {id(unit.module) for unit in self.units}
         self.units.extend(division.units)
         self.networks.append(network)
@@ -109,7 +116,7 @@ class Instruments:
             self._discover(network)
         return network
 
-    def watch_entry(self, network: Network, unit: Unit) -> None:
+    def watch_entry(self, network: WatchedNetwork, unit: LayerUnit) -> None:
         """Calls of this module are forward passes: the network's root, or a part that is called by itself."""
         unit.entry = True
         network.undo.append(
@@ -146,7 +153,7 @@ class Instruments:
 
     # -- finding their layers ----------------------------------------------------------------------------
 
-    def _discover(self, network: Network) -> None:
+    def _discover(self, network: WatchedNetwork) -> None:
         for unit in network.division.units[1:]:
             if not unit.shared:
                 network.discovery.append(before(unit.module, discovering(self, network, unit)))
@@ -162,7 +169,7 @@ class Instruments:
                 self.disarm()
                 self._discover(network)
 
-    def _resolve(self, network: Network) -> None:
+    def _resolve(self, network: WatchedNetwork) -> None:
         earlier = self.timeline.owner & ~RETURN
         self.timeline.mark(INSTRUMENT)
         network.division.resolve()
@@ -180,9 +187,19 @@ class Instruments:
                 ended = True
         if ended:
             self.disarm()
-        if self.version != self._published and self.on_network_resolved is not None:
-            self._published = self.version
-            self.on_network_resolved()
+
+    @property
+    def discovering(self) -> bool:
+        """Whether the layers of some network are being found."""
+        return any(network.discovery for network in self.networks)
+
+    def found_late(self, unit: LayerUnit) -> None:
+        """A layer that only some forward passes use is called for the first time."""
+        unit.is_layer = unit.called = True
+        division = self.networks[unit.network].division
+        division.call(unit)
+        division.resolve()
+        self.version += 1
 
     # -- marks on layers ---------------------------------------------------------------------------------
 
@@ -208,51 +225,55 @@ class Instruments:
 
     def foreign(self) -> bool:
         """Whether this is another thread than the recorded one; the engine's, which recompute, are not."""
-        if threading.get_ident() == self.timeline.thread or self.backward_depth:
+        if threading.get_ident() == self.timeline.thread or self.step.backward_depth:
             return False
         self.other_threads = True
         return True
 
-    def root_enter(self, network: Network, unit: Unit) -> None:
+    def root_enter(self, network: WatchedNetwork, unit: LayerUnit) -> None:
         """A forward pass begins, of a network or of a part that is called by itself."""
-        if self.foreign() and not (self.on_other_thread is not None and self.on_other_thread()):
+        if self.foreign() and not self._listener.other_thread():
             return
+        step = self.step
         if not self.timeline.open:
             self.timeline.clear()  # before the first step nothing is kept
-        first = not self.forward_depth and not self.backward_depth
+        first = not step.forward_depth and not step.backward_depth
         if first and unit.parent is not None:
             self._close_seam()
         elif first:
             self.loss.close()
-        if first and self.on_forward is not None:
-            self.on_forward(network, unit)
-        if first and self.armed and (len(self.timeline.owners) > MANY_MARKS or self.walked_s > LONG_WALKS_S):
+        if first:
+            self._listener.before_forward(unit)
+        if first and self.armed and (len(self.timeline.owners) > MANY_MARKS or step.walked_s > LONG_WALKS_S):
             self._spare(network)
-        if not self.backward_depth:
-            self.forward_depth += 1
+        if not step.backward_depth:
+            step.enter_forward()
         if network.discovery:
             network.division.call(unit)
-            if self.reading is not None:
-                if not self.backward_depth:
-                    attempt(Part.WORKLOAD, self.reading.begin_forward, network.root)
+            if not self.reading.done:
+                if not step.backward_depth:
+                    attempt(RecordingPart.WORKLOAD, self.reading.begin_forward, network.root)
                 self.reading_entered(unit)
         elif not self.armed:
             if first:
                 self.timeline.mark(FORWARD)
             return
         if unit.candidate or unit.is_layer:  # a layer itself: compiled, or a parameter is its own
-            code = backward_code(unit.layer) if self.backward_depth else forward_code(unit.layer)
+            code = backward_code(unit.layer) if step.backward_depth else forward_code(unit.layer)
             self.timeline.mark(code)
             self.entries.enter(backward_code(unit.layer))
         elif first:
             self.timeline.give_back(INPUT)
             self.entries.enter(INPUT)
 
-    def _spare(self, network: Network) -> None:
+    def _spare(self, network: WatchedNetwork) -> None:
         """Many forward passes in one step: marks on all of them may cost more than they tell."""
         if network.discovery and network.trained:
             self._end_discovery()
-        if self.too_dear is not None and self.too_dear(len(self.timeline.owners), self.walked_s):
+        step, marks = self.step, len(self.timeline.owners)
+        passed_s = time.perf_counter() - step.began
+        if not step.perturbed and self._budget.too_dear(marks, walked_s=step.walked_s, passed_s=passed_s):
+            step.lose_layers()
             self.disarm()
 
     def _close_seam(self) -> None:
@@ -261,21 +282,20 @@ class Instruments:
         if len(owners) > 1 and self.loss.close(instead=owners[-2] | RETURN):
             self.entries.leave()
 
-    def root_exit(self, network: Network, output: Any = None) -> None:
+    def root_exit(self, network: WatchedNetwork, output: Any = None) -> None:
         """A forward pass ends; what follows is the loss until something else says otherwise."""
-        if self.backward_depth or self.foreign():
+        step = self.step
+        if step.backward_depth or self.foreign():
             return
-        self.forward_depth = max(0, self.forward_depth - 1)
-        if self.reading is not None and not self.forward_depth:
-            attempt(Part.WORKLOAD, self.reading.end_forward, raised=output is None)
+        step.leave_forward()
+        if not self.reading.done and not step.forward_depth:
+            attempt(RecordingPart.WORKLOAD, self.reading.end_forward, raised=output is None)
         if network.discovery:
-            attempt(Part.LAYERS, self._resolve, network)
-        if self.forward_depth:
+            attempt(RecordingPart.LAYERS, self._resolve, network)
+        if step.forward_depth:
             return
         graded = torch.is_grad_enabled()
-        self.seen.forward = True
-        self.seen.graded = self.seen.graded or graded
-        self.seen.training = self.seen.training or network.root.training
+        step.evidence.saw_forward(graded=graded, training=network.root.training)
         if output is None or not graded:  # it has raised, or nobody will ask for gradients
             self.timeline.mark(HOST)
             return
@@ -283,13 +303,11 @@ class Instruments:
         self.entries.enter(LOSS_BACKWARD, output.grad_fn if isinstance(output, torch.Tensor) else None)
         self.loss.open(complete=holds_loss(output))
 
-    def called_alone(self, unit: Unit) -> bool:
+    def called_alone(self, unit: LayerUnit) -> bool:
         """A layer was called outside every forward pass; whether its time is the network's."""
         if not has_parameters(unit.module):
             return False
-        self.seen.forward = True
-        self.seen.graded = self.seen.graded or torch.is_grad_enabled()
-        self.seen.training = self.seen.training or unit.module.training
+        self.step.evidence.saw_forward(graded=torch.is_grad_enabled(), training=unit.module.training)
         self._lost = True  # look for the part that it belongs to
         return True
 
@@ -298,68 +316,64 @@ class Instruments:
     def enter_backward(self, outputs: Any, *, accumulates: bool) -> Leave:
         """A backward pass begins: on an instrumented step, mark where each layer's part does."""
         earlier = self.timeline.owner & ~RETURN
-        first = attempt(Part.LAYERS, mark_nodes, self, outputs) if self.armed else BACKWARD
-        undo = self.before_backward(outputs) if accumulates and self.before_backward is not None else None
-        self.seen.backward = self.trained = True
+        first = attempt(RecordingPart.LAYERS, mark_nodes, self, outputs) if self.armed else BACKWARD
+        undo = self._collectives.before_backward(outputs) if accumulates else None
+        self.trained = True
+        step = self.step
         self.timeline.mark(BACKWARD if first is None else first)
-        self.backward_depth += 1
+        step.enter_backward()
         stop_reading = self.read(Phase.BACKWARD)
 
-        @shielded(Part.RECORDING)
+        @shielded(RecordingPart.RECORDING)
         def leave(_: Any) -> None:
             stop_reading()
-            self.backward_depth = max(0, self.backward_depth - 1)
+            step.leave_backward()
             if undo is not None:
                 undo()
             # A gradient taken inside the loss (a penalty) goes back to the loss; a nested pass, to its layer.
-            in_loss = not accumulates and earlier == LOSS and not self.backward_depth
-            inside = self.backward_depth > 0 or in_loss
+            in_loss = not accumulates and earlier == LOSS and not step.backward_depth
+            inside = step.backward_depth > 0 or in_loss
             self.timeline.mark_now((earlier if inside else HOST) | RETURN)
             if in_loss:
                 self.loss.open(complete=False)
 
         return leave
 
-    def reading_entered(self, unit: Unit) -> None:
+    def reading_entered(self, unit: LayerUnit) -> None:
         """A module is called in a step whose operations are read."""
-        if self.reading is not None:
-            attempt(Part.WORKLOAD, self.reading.entered, unit)
+        if not self.reading.done:
+            attempt(RecordingPart.WORKLOAD, self.reading.entered, unit)
 
     def read(self, phase: Phase) -> Callable[[], None]:
         """Read the operations that follow, if this step is read; returns what ends that."""
         reading = self.reading
-        if reading is None or not attempt(Part.WORKLOAD, reading.enter, phase):
+        if reading.done or not attempt(RecordingPart.WORKLOAD, reading.enter, phase):
             return _nothing
-        return partial(attempt, Part.WORKLOAD, reading.leave)
+        return partial(attempt, RecordingPart.WORKLOAD, reading.leave)
 
     # -- steps -------------------------------------------------------------------------------------------
 
-    def next_step(self) -> Seen:
-        """Forget the step that ended; returns what was seen in it."""
-        seen, self.seen = self.seen, Seen()
-        self.walked_s = 0.0
-        self.forward_depth = self.backward_depth = 0
+    def next_step(self) -> StepEvidence:
+        """Forget the step that ended; returns what happened in it."""
+        evidence = self.step.next_step()
         self.updates.next_step()
-        if seen.backward or not seen.graded:
+        if evidence.backward or not evidence.graded:
             self.entries.clear()
         else:
             self.entries.keep()
-        attempt(Part.LAYERS, self._next_search, seen)
-        return seen
+        attempt(RecordingPart.LAYERS, self._next_search, evidence)
+        return evidence
 
-    def _next_search(self, seen: Seen) -> None:
+    def _next_search(self, evidence: StepEvidence) -> None:
         self._end_discovery()
-        if seen.update:
+        if evidence.update:
             self._keep_weights()
-        if seen.backward and not seen.forward:  # it may be called by `forward`
+        if evidence.backward and not evidence.forward:  # it may be called by `forward`
             for network in self.networks:
                 watch_forward(type(network.root))
-        if self._lost or not seen.forward:
+        if self._lost or not evidence.forward:
             self._lost = False
             self.search()
-
-    def _updated(self) -> None:
-        self.seen.update = True
 
     def detach(self) -> None:
         """Leave no hook behind, whatever fails on the way."""
@@ -367,11 +381,12 @@ class Instruments:
         actions += [partial(undo_all, network.discovery) for network in self.networks]
         actions += [partial(undo_all, network.undo) for network in self.networks]
         for action in [*actions, release]:
-            attempt(Part.RECORDING, action)
+            attempt(RecordingPart.RECORDING, action)
 
     def end_layers(self) -> None:
         """Go on without layers: their marks have failed."""
         self._ended = True
+        self.step.lose_layers()
         self.disarm()
         for network in self.networks:
             undo_all(network.discovery)

@@ -15,7 +15,9 @@ from torch.optim import Optimizer
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 from torch.utils.hooks import RemovableHandle
 
-from laptime.recorder.guard import Part, attempt
+from laptime.recorder.guard import RecordingPart, attempt
+from laptime.recorder.loop_listener import LoopListener
+from laptime.recorder.running_step import RunningStep
 from laptime.recorder.timeline import HOST, MOST_OPTIMIZERS, OPTIMIZERS, Timeline
 from laptime.recorder.torch_patches import tracing
 
@@ -23,15 +25,15 @@ from laptime.recorder.torch_patches import tracing
 class Updates:
     """The optimizers of a recording, by their place in the list."""
 
-    def __init__(self, timeline: Timeline, begun: Callable[[], object], done: Callable[[], None]) -> None:
+    def __init__(
+        self, timeline: Timeline, step: RunningStep, begun: Callable[[], object], listener: LoopListener
+    ) -> None:
         self._charged: list[list[weakref.ref[Optimizer]]] = []  # by the place that they are charged to
         self._places: dict[int, int] = {}  # by identity: asked four times a step
-        self.on_unknown: Callable[[Optimizer], None] | None = None
-        self.before: Callable[[Optimizer], None] | None = None
-        self.after: Callable[[Optimizer], None] | None = None
         self._timeline = timeline
+        self._step = step
         self._begun = begun
-        self._done = done
+        self._listener = listener
         self._depth = 0
         self._passed = 0  # the id of an unknown optimizer whose step has begun
         self.total = 0
@@ -94,8 +96,8 @@ class Updates:
     def _before_update(self, optimizer: Optimizer, args: Any, kwargs: Any) -> Any:
         if self._elsewhere():
             return None
-        if self._index(optimizer) is None and self.on_unknown is not None:
-            self.on_unknown(optimizer)
+        if self._index(optimizer) is None:
+            self._listener.unknown_optimizer(optimizer)
         index = self._index(optimizer)
         if index is None:
             self._passed = id(optimizer)
@@ -103,8 +105,7 @@ class Updates:
         self._depth += 1
         if self._depth > 1:
             return None  # a subclass calls its parent's step
-        if self.before is not None:
-            self.before(optimizer)
+        self._listener.before_update(optimizer)
         code = OPTIMIZERS + index
         self._begun()
         self._timeline.follow_up(code)
@@ -113,9 +114,11 @@ class Updates:
     def _after_update(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
         if self._elsewhere():
             return
-        if self._index(optimizer) is None and self._passed != id(optimizer) and self.on_unknown is not None:
-            self.on_unknown(optimizer)  # its step, with a closure, began before the recording
-            self._depth = 1
+        if self._index(optimizer) is None and self._passed != id(optimizer):
+            self._listener.unknown_optimizer(
+                optimizer
+            )  # its step, with a closure, began before the recording
+            self._depth = 1 if self._index(optimizer) is not None else self._depth
         index = self._index(optimizer)
         if index is None or not self._depth:
             return
@@ -124,9 +127,8 @@ class Updates:
             self._timeline.mark(HOST)
             self._new[index] += 1
             self.total += 1
-            self._done()
-            if self.after is not None:
-                self.after(optimizer)
+            self._step.evidence.saw_update()
+            self._listener.after_update(optimizer)
 
 
 class Hook:
@@ -141,7 +143,7 @@ class Hook:
         self._function = function
 
     def __call__(self, *args: Any) -> Any:
-        return None if tracing() else attempt(Part.RECORDING, self._function, *args)
+        return None if tracing() else attempt(RecordingPart.RECORDING, self._function, *args)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return getattr, (nullcontext(), "__exit__")
@@ -211,11 +213,11 @@ def _with_closure(args: Sequence[Any], kwargs: dict[str, Any], timeline: Timelin
 
     @wraps(closure)
     def watched(*given: Any, **named: Any) -> Any:
-        attempt(Part.RECORDING, timeline.mark, HOST)
+        attempt(RecordingPart.RECORDING, timeline.mark, HOST)
         try:
             return closure(*given, **named)
         finally:
-            attempt(Part.RECORDING, timeline.give_back, code)
+            attempt(RecordingPart.RECORDING, timeline.give_back, code)
 
     if kwargs.get("closure") is closure:
         return tuple(args), {**kwargs, "closure": watched}

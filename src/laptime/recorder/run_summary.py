@@ -10,9 +10,9 @@ from random import Random
 from typing import Any
 
 from laptime.model import Account, Layer, Stage, summarize
-from laptime.recorder.breakdown import Closed
+from laptime.recorder.breakdown import ClosedSteps
 from laptime.recorder.budget import Budget
-from laptime.recorder.step_evidence import Seen
+from laptime.recorder.running_step import StepEvidence
 from laptime.recorder.timeline import CODE, UNITS, RawStep
 from laptime.recorder.trace_aftermath import Detach
 from laptime.runs import Run
@@ -55,14 +55,23 @@ class Facts:
         if text not in self.notes:
             self.notes.append(text)
 
-    def count(self, seen: Seen, stage: Stage) -> None:
-        """Take in what was seen during a step."""
+    def count(self, evidence: StepEvidence, stage: Stage) -> None:
+        """Take in what happened in a step."""
         if stage is Stage.TRAIN:
-            self.without_backward += not seen.backward
-            self.without_forward += seen.backward and not seen.forward
-            self.optimizer_steps += seen.update
+            self.without_backward += not evidence.backward
+            self.without_forward += evidence.backward and not evidence.forward
+            self.optimizer_steps += evidence.update
 
-    def take(self, closed: Closed) -> None:
+    def finish(
+        self, *, host_s: float, background_s: float, dropped_traces: int, notes: Sequence[str | None]
+    ) -> None:
+        """The recording is over: the host's own time for all steps, and what was found on the way."""
+        self.host_s, self.background_s, self.dropped_traces = host_s, background_s, dropped_traces
+        for text in notes:
+            if text is not None:
+                self.note(text)
+
+    def take(self, closed: ClosedSteps) -> None:
         """Take in a batch of closed steps."""
         self.wall_s += float(closed.walls.sum())
         self.unexplained_s += float(closed.accounts[:, CODE[Account.UNEXPLAINED]].sum())

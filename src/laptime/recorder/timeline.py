@@ -1,7 +1,8 @@
 """Tile, don't wrap: a mark where ownership changes, each interval charged to one owner, so the sum closes.
 
-An owner is a small integer. Fixed ones stand for accounts; each optimizer and each unit (a module that may
-prove to be a layer) has its own. `settle` turns the marks of one step into seconds by account and by layer.
+An owner is a small integer: an account's place in the list of accounts, or, after those, an owner that is
+charged to one of them. Each optimizer and each unit (a module that may prove to be a layer) has its own.
+`tile` turns the marks of many steps into seconds by account and by layer.
 """
 
 from __future__ import annotations
@@ -28,9 +29,9 @@ UPDATE = CODE[Account.UPDATE]
 COMMUNICATION = CODE[Account.COMMUNICATION]
 HOST = CODE[Account.HOST]
 INSTRUMENT = CODE[Account.INSTRUMENT]
-LOSS_BACKWARD = 11  # the backward pass, inside the nodes that the loss made
-INPUT = 12  # inside a network, before its first layer: charged to that layer
-OPTIMIZERS = 16  # 16 + k: the update of optimizer k
+LOSS_BACKWARD = len(ACCOUNTS)  # the backward pass, inside the nodes that the loss made
+INPUT = LOSS_BACKWARD + 1  # inside a network, before its first layer: charged to that layer
+OPTIMIZERS = INPUT + 1  # OPTIMIZERS + k: the update of optimizer k
 MOST_OPTIMIZERS = 16
 UNITS = OPTIMIZERS + MOST_OPTIMIZERS  # UNITS + 2u: forward of unit u; UNITS + 2u + 1: its backward
 NOTHING_NS = 15_000  # on the host: too short for a wait, and for a kernel launch between two phases
@@ -50,7 +51,7 @@ def backward_code(unit: int) -> int:
 class Timeline:
     """The marks of the step that is running."""
 
-    __slots__ = ("_marked_ns", "_now", "clock", "on_mark", "open", "owners", "stamps", "thread")
+    __slots__ = ("_marked_ns", "_now", "_on_mark", "clock", "open", "owners", "stamps", "thread")
 
     def __init__(self, clock: Clock) -> None:
         self.clock = clock
@@ -58,7 +59,7 @@ class Timeline:
         self._marked_ns = 0
         self.stamps: list[Stamp] = []
         self.owners: list[int] = []
-        self.on_mark: Callable[[int], None] | None = None  # set while a kernel trace is on
+        self._on_mark: Callable[[int], None] | None = None
         self.open = False  # a step is running
         self.thread = threading.get_ident()  # whose steps these are
 
@@ -66,8 +67,26 @@ class Timeline:
         """From now on, time goes to this owner."""
         self.stamps.append(self._now())
         self.owners.append(code)
-        if self.on_mark is not None:
-            self.on_mark(len(self.owners) - 1)
+        if self._on_mark is not None:
+            self._on_mark(len(self.owners) - 1)
+
+    def trace(self, on_mark: Callable[[int], None] | None) -> None:
+        """While a kernel trace is on, tell it the number of each mark; None: it is over."""
+        self._on_mark = on_mark
+
+    @property
+    def traced(self) -> bool:
+        """Whether marks are told to a kernel trace."""
+        return self._on_mark is not None
+
+    def follow_thread(self) -> None:
+        """Steps are those of this thread's loop from here on, and one is running."""
+        self.open = True
+        self.thread = threading.get_ident()
+
+    def elsewhere(self) -> bool:
+        """Whether this is another thread than the recorded one, or no step is open yet."""
+        return threading.get_ident() != self.thread or not self.open
 
     def follow_up(self, code: int) -> None:
         """Like `mark`; where marks are dear and nothing can have happened since the last, relabel that."""

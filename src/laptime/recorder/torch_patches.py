@@ -19,6 +19,8 @@ from torch.nn.modules.loss import _Loss
 from torch.utils.data import DataLoader
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 
+from laptime.recorder.backends import accelerators
+
 
 def tracing() -> bool:
     """Whether torch reads the code that runs instead of only running it: then we step aside."""
@@ -168,7 +170,7 @@ def install(watcher: Watcher) -> Patches:
     patches.replace(_BaseDataLoaderIter, "__next__", functools.partial(_data, draws=True))
     for function in (torch.jit.trace, torch.jit.trace_module):
         patches.replace_body(function, _jit_trace)  # type: ignore[arg-type]
-    for name in ("to", "cuda"):
+    for name in ("to", *(name for backend in accelerators() for name in backend.copies)):
         patches.replace(torch.Tensor, name, _copy)
     return patches
 

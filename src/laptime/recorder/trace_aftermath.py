@@ -21,7 +21,7 @@ class Detach:
         self._after: dict[bool, list[tuple[int, float]]] = {True: [], False: []}
 
     def session(self, *, began: int, ended: int) -> None:
-        """A profiler session is over. Books of steps before it may be closed only later."""
+        """A profiler session is over. Steps before it may be broken down only later."""
         self._began = began if self._began is None else self._began
         self._ended = ended
 

@@ -13,7 +13,7 @@ from laptime.recorder.layer_division import Division
 
 
 @dataclass(slots=True, eq=False)
-class Network:
+class WatchedNetwork:
     """A network under observation."""
 
     name: str
@@ -30,7 +30,7 @@ class Network:
         return self.division.root
 
 
-def layers_of(networks: Iterable[Network]) -> dict[int, Layer]:
+def layers_of(networks: Iterable[WatchedNetwork]) -> dict[int, Layer]:
     """The layers of all networks by unit index, in the order of their first calls."""
     found: dict[int, Layer] = {}
     claimed: set[int] = set()
@@ -40,7 +40,7 @@ def layers_of(networks: Iterable[Network]) -> dict[int, Layer]:
     return found
 
 
-def updated_bytes(networks: Iterable[Network], optimizers: Iterable[Optimizer]) -> dict[int, float]:
+def updated_bytes(networks: Iterable[WatchedNetwork], optimizers: Iterable[Optimizer]) -> dict[int, float]:
     """Bytes that optimizers update, by layer."""
     groups = [group for optimizer in optimizers for group in optimizer.param_groups]
     mine = {id(p) for group in groups for p in group["params"] if p.requires_grad}

@@ -13,7 +13,7 @@ FIRST_RETRY_S = 2.0
 LONGEST_RETRY_S = 30.0  # each attempt encodes all waiting rows, up to a second of a core that trains
 
 
-class Trouble:
+class DiskTrouble:
     """The state of one writer's disk."""
 
     def __init__(self) -> None:

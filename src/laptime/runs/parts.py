@@ -29,7 +29,7 @@ _NAME = re.compile(r"part-r(\d+)-(\d+)-(\d+)\.parquet")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Part:
+class PartFile:
     """A part file, by its name."""
 
     path: Path
@@ -46,13 +46,13 @@ def part_name(rank: int, first: int, last: int) -> str:
     return f"part-r{rank}-{first:06d}-{last:06d}.parquet"
 
 
-def parse(path: Path) -> Part:
+def parse(path: Path) -> PartFile:
     """The part that `path` names. A `*.parquet` of another name is a part too, covered by nothing."""
     match = _NAME.fullmatch(path.name)
     if match is None:
-        return Part(path=path, rank=-1, first=0, last=0)
+        return PartFile(path=path, rank=-1, first=0, last=0)
     rank, first, last = (int(number) for number in match.groups())
-    return Part(path=path, rank=rank, first=first, last=last)
+    return PartFile(path=path, rank=rank, first=first, last=last)
 
 
 def live_parts(directory: Path) -> list[Path]:
@@ -60,7 +60,7 @@ def live_parts(directory: Path) -> list[Path]:
     return [part.path for part in live(directory)]
 
 
-def live(directory: Path) -> list[Part]:
+def live(directory: Path) -> list[PartFile]:
     """`live_parts`, parsed.
 
     Listing a folder while parts are merged can miss both the merged part and those it replaced. Two listings
@@ -70,7 +70,7 @@ def live(directory: Path) -> list[Part]:
     while (after := _listing(directory)) != before:
         before = after
     parts = sorted(map(parse, after), key=lambda part: (part.rank, part.first, -part.last, part.path.name))
-    kept: list[Part] = []
+    kept: list[PartFile] = []
     for part in parts:
         inside = kept and part.rank == kept[-1].rank >= 0 and part.last <= kept[-1].last
         if not inside:
@@ -99,7 +99,7 @@ class PartWriter:
         self.directory = directory
         self.schema = schema
         self.rank = rank
-        self._parts: list[tuple[Part, int]] = []  # live parts in order, with their rows
+        self._parts: list[tuple[PartFile, int]] = []  # live parts in order, with their rows
         self._next = 0
 
     def go_on(self) -> None:
@@ -135,17 +135,17 @@ class PartWriter:
         if len(self._parts) > 1:
             self._merge(self._parts[:])
 
-    def _merge(self, parts: Sequence[tuple[Part, int]]) -> None:
+    def _merge(self, parts: Sequence[tuple[PartFile, int]]) -> None:
         whole = self._part(parts[0][0].first, parts[-1][0].last)
-        self._save(whole.path, _regrouped([part.path for part, _ in parts]))
+        self._save(whole.path, _regrouped([part.path for part, _ in parts], self.schema))
         self._parts[-len(parts) :] = [(whole, sum(rows for _, rows in parts))]
         for part, _ in parts:
             with suppress(OSError):  # it is covered: a reader leaves it out, and so does a second attempt
                 part.path.unlink()
 
-    def _part(self, first: int, last: int) -> Part:
+    def _part(self, first: int, last: int) -> PartFile:
         path = self.directory / part_name(self.rank, first, last)
-        return Part(path=path, rank=self.rank, first=first, last=last)
+        return PartFile(path=path, rank=self.rank, first=first, last=last)
 
     def _save(self, path: Path, tables: Sequence[Any] | Iterator[Any]) -> None:
         with replacing(path) as file, _parquet(file, self.schema) as parquet:
@@ -165,14 +165,15 @@ def _parquet(sink: Any, schema: TableSchema[Any]) -> Any:
     )
 
 
-def _regrouped(paths: Sequence[Path]) -> Iterator[Any]:
+def _regrouped(paths: Sequence[Path], schema: TableSchema[Any]) -> Iterator[Any]:
     """The rows of several parts, in order, as tables of at least `GROUP_ROWS` rows."""
     waiting: list[Any] = []
     for path in paths:
         with open_part(path) as parquet:
             for group in range(parquet.num_row_groups):
                 # One thread: merging runs beside someone's training, on cores that are not ours.
-                waiting.append(parquet.read_row_group(group, use_threads=False))
+                rows = parquet.read_row_group(group, use_threads=False)
+                waiting.append(schema.completed(rows, schema.arrow.names).cast(schema.arrow))
                 if sum(table.num_rows for table in waiting) >= GROUP_ROWS:
                     yield pa.concat_tables(waiting)
                     waiting = []

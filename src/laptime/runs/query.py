@@ -304,11 +304,14 @@ def _create_view(
     patterns = [_pattern(Path(file)) for file, _ in files]
     listed = ", ".join("'" + pattern.replace("'", "''") + "'" for pattern in patterns)
     # Without hive_partitioning=false a folder called lr=0.1, as a sweep makes, would become a column.
-    source = f"read_parquet([{listed}], filename = true, hive_partitioning = false)"
+    source = f"read_parquet([{listed}], filename = true, hive_partitioning = false, union_by_name = true)"
     rows = (
         f"SELECT owner.run, part.* EXCLUDE (filename) "
         f"FROM {source} AS part JOIN _{table.name} AS owner ON part.filename = owner.file"
     )
+    # Older parts lack the newest columns, all of them perhaps: the schema's own are there in any case.
+    connection.register(f"_{table.name}_columns", table.arrow.empty_table())
+    rows = f"SELECT NULL::VARCHAR AS run, * FROM _{table.name}_columns UNION ALL BY NAME {rows}"
     if left_out is not None:  # steps that a later attempt took again
         rows = f"SELECT * FROM ({rows}) ANTI JOIN {left_out} USING (run, {', '.join(KEY)})"
     connection.execute(f"CREATE VIEW {table.name} AS {rows}")

@@ -1,12 +1,13 @@
 """The three tables of a run: one fixed Arrow schema each, so an all-null first part cannot change a type.
 
-The columns and their order are the run directory's contract; scripts outside the repository read them.
+A table's columns are the fields of its value (`model.columns`). They are the run directory's contract:
+scripts outside the repository read them. A column is added with a default, so that older parts can be read.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Generic, TypeVar
@@ -15,15 +16,22 @@ import numpy as np
 import pyarrow as pa
 
 from laptime.errors import DamagedRun, NewerSchema
-from laptime.model import ACCOUNTS, How, KernelTime, LayerTime, Phase, Stage, Step
+from laptime.model import ACCOUNTS, KernelTime, LayerTime, Step
+from laptime.model.columns import Column, columns_of
 
 SCHEMA_VERSION = 2
 
 Value = TypeVar("Value", Step, LayerTime, KernelTime)
 
-# Producers that work in numpy have no null for these; a NaN there means "not traced". A NaN loss is a
-# fact about the training and stays NaN.
-_NAN_IS_UNKNOWN = frozenset({"busy_s", "idle_s"})
+_ACCOUNT_COLUMNS = frozenset(account.column for account in ACCOUNTS)
+# Producers that work in numpy have no null: a NaN in these means "not traced". A NaN loss is a fact about
+# the training and stays NaN.
+_NAN_IS_UNKNOWN = frozenset(
+    column.name
+    for value in (Step, LayerTime, KernelTime)
+    for column in columns_of(value)
+    if column.type is float and column.nullable and not column.logged
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,7 +40,9 @@ class TableSchema(Generic[Value]):
 
     name: str
     value: type[Value]
+    columns: tuple[Column, ...]
     arrow: Any
+    defaults: Mapping[str, Any]  # of the columns that may be left out
     words: Mapping[str, type[StrEnum]]  # columns whose strings are one of our words
 
     @property
@@ -71,10 +81,29 @@ class TableSchema(Generic[Value]):
     def _given(self, name: str, columns: Mapping[str, Any]) -> Any:
         if name in columns:
             return columns[name]
-        default = self.value.__dataclass_fields__[name].default
-        if default is dataclasses.MISSING:
+        if name not in self.defaults:
             raise ValueError(f"{self.name} needs a column {name}")
-        return default
+        return self.defaults[name]
+
+    def missing(self, names: Collection[str]) -> list[str] | None:
+        """The columns that a part with these ones is older than; None where it is no part of this table.
+
+        Columns more, of a newer laptime, are passed over: `run.json` tells whether the schema can be read.
+        """
+        absent = [one for one in self.columns if one.name not in names]
+        known = all(one.nullable or one.name in _ACCOUNT_COLUMNS for one in absent)
+        return [one.name for one in absent] if known else None
+
+    def completed(self, table: Any, columns: Sequence[str], *, coded: bool = False) -> Any:
+        """A part's rows with these columns: null where it is older; 0 s for an account that came later."""
+        for place, name in enumerate(columns):
+            if name not in table.column_names:
+                field = self.arrow.field(name)
+                filled = pa.repeat(pa.scalar(self.defaults[name], type=field.type), table.num_rows)
+                if coded and name in self.repeated:
+                    filled = filled.dictionary_encode()
+                table = table.add_column(place, name, filled)
+        return table
 
 
 def _is_scalar(given: Any) -> bool:
@@ -96,79 +125,29 @@ def _array(field: Any, given: Any, rows: int) -> Any:
     return array
 
 
-def _needed(name: str, kind: Any) -> Any:
-    return pa.field(name, kind, nullable=False)
+def _table(name: str, value: type[Value]) -> TableSchema[Value]:
+    """The table whose rows are values of this class: a column for each field."""
+    columns = columns_of(value)
+    return TableSchema(
+        name=name,
+        value=value,
+        columns=columns,
+        defaults={one.name: one.default for one in columns if one.default is not dataclasses.MISSING},
+        words={one.name: one.type for one in columns if issubclass(one.type, StrEnum)},
+        arrow=pa.schema([pa.field(one.name, _arrow_type(one), nullable=one.nullable) for one in columns]),
+    )
 
 
-steps = TableSchema(
-    name="steps",
-    value=Step,
-    words={"stage": Stage},
-    arrow=pa.schema(
-        [
-            _needed("stage", pa.string()),
-            _needed("attempt", pa.int32()),
-            _needed("step", pa.int64()),
-            _needed("optimizer_step", pa.int64()),
-            _needed("epoch", pa.int32()),
-            _needed("rank", pa.int32()),
-            _needed("device", pa.string()),
-            _needed("start_s", pa.float64()),
-            _needed("wall_s", pa.float64()),
-            # unknown is null, not 0: only a kernel trace tells idle time
-            *(pa.field(a.column, pa.float64(), nullable=a.column in _NAN_IS_UNKNOWN) for a in ACCOUNTS),
-            pa.field("samples", pa.int64()),
-            pa.field("loss", pa.float64()),
-            pa.field("top1", pa.float64()),
-            pa.field("topn", pa.float64()),
-            _needed("instrumented", pa.bool_()),
-        ]
-    ),
-)
+def _arrow_type(column: Column) -> Any:
+    if issubclass(column.type, str):
+        return pa.string()
+    kinds = {bool: pa.bool_(), float: pa.float64(), int: pa.int32() if column.bits == 32 else pa.int64()}
+    return kinds[column.type]
 
-layers = TableSchema(
-    name="layers",
-    value=LayerTime,
-    words={"stage": Stage, "phase": Phase, "how": How},
-    arrow=pa.schema(
-        [
-            _needed("stage", pa.string()),
-            _needed("attempt", pa.int32()),
-            _needed("step", pa.int64()),
-            _needed("rank", pa.int32()),
-            _needed("layer", pa.string()),
-            _needed("phase", pa.string()),
-            _needed("start_s", pa.float64()),
-            _needed("seconds", pa.float64()),
-            _needed("calls", pa.int32()),
-            _needed("how", pa.string()),
-            pa.field("busy_s", pa.float64()),
-            pa.field("idle_s", pa.float64()),
-            pa.field("memory_bytes", pa.int64()),
-        ]
-    ),
-)
 
-kernels = TableSchema(
-    name="kernels",
-    value=KernelTime,
-    words={"stage": Stage},
-    arrow=pa.schema(
-        [
-            _needed("stage", pa.string()),
-            _needed("attempt", pa.int32()),
-            _needed("step", pa.int64()),
-            _needed("rank", pa.int32()),
-            _needed("layer", pa.string()),
-            _needed("phase", pa.string()),
-            _needed("kind", pa.string()),
-            _needed("name", pa.string()),
-            _needed("stream", pa.int64()),  # a CUDA stream is known by a number that can be an address
-            _needed("start_s", pa.float64()),
-            _needed("seconds", pa.float64()),
-        ]
-    ),
-)
+steps = _table("steps", Step)
+layers = _table("layers", LayerTime)
+kernels = _table("kernels", KernelTime)
 
 TABLES: Mapping[str, TableSchema[Any]] = {table.name: table for table in (steps, layers, kernels)}
 
@@ -185,7 +164,7 @@ def _with_health(document: dict[str, Any]) -> dict[str, Any]:
     return {**document, "schema_version": 2, "health": {"lost_rows": dropped} if dropped else {}}
 
 
-# From version n to n + 1, by n. A change to a table's columns also needs a cast where parts are read.
+# From version n to n + 1, by n. Columns that a part is older than are filled in where it is read.
 UPGRADES: Mapping[int, Callable[[dict[str, Any]], dict[str, Any]]] = {1: _with_health}
 
 

@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 
 from laptime.errors import DamagedRun, RunError
 from laptime.runs.files import first_line, one_line
-from laptime.runs.parts import Part, live, open_part
+from laptime.runs.parts import PartFile, live, open_part
 from laptime.runs.repeats import KEY, NONE, Repeats, find_repeats
 from laptime.runs.schema import TableSchema, Value
 from laptime.runs.schema import steps as steps_schema
@@ -113,13 +113,18 @@ class StoredTable(Generic[Value]):
                 raise DamagedRun(f"{one_line(self.directory)} changes faster than it can be read; try again")
 
     def _walk_parts(
-        self, parts: Iterable[Part], skip: int, columns: list[str], steps: range | None, coded: bool
+        self, parts: Iterable[PartFile], skip: int, columns: list[str], steps: range | None, coded: bool
     ) -> Iterator[tuple[int, Any | None]]:
         for part in parts:
             with _naming(part.path):
-                parquet = open_part(part.path, read_dictionary=self.schema.repeated if coded else None)
-                if not parquet.schema_arrow.names == self.schema.arrow.names:
+                parquet = open_part(part.path)
+                missing = self.schema.missing(parquet.schema_arrow.names)
+                if missing is None:
                     raise pa.ArrowInvalid(f"its columns are not those of the table {self.schema.name}")
+                stored = [name for name in columns if name not in missing]
+                if coded:
+                    words = [name for name in stored if name in self.schema.repeated]
+                    parquet = open_part(part.path, metadata=parquet.metadata, read_dictionary=words)
             for group in range(parquet.num_row_groups):
                 facts = parquet.metadata.row_group(group)
                 rows = facts.num_rows
@@ -129,7 +134,8 @@ class StoredTable(Generic[Value]):
                 table = None
                 if _may_hold(facts, steps):
                     with _naming(part.path):
-                        table = parquet.read_row_group(group, columns=columns).slice(skip)
+                        table = parquet.read_row_group(group, columns=stored).slice(skip)
+                        table = self.schema.completed(table, columns, coded=coded) if missing else table
                 yield rows - skip, table
                 skip = 0
 

@@ -15,7 +15,7 @@ from laptime.errors import RunError, RunExists
 from laptime.model import Layer
 from laptime.runs import heartbeat
 from laptime.runs.directory import new_id, refuse_if_taken, remove_leftovers
-from laptime.runs.disk_trouble import Trouble
+from laptime.runs.disk_trouble import DiskTrouble
 from laptime.runs.files import first_line, one_line, plain, write_json
 from laptime.runs.health import Health, lost_sentence, warn
 from laptime.runs.lost_rows import settled
@@ -32,19 +32,22 @@ class RunWriter:
     """One rank's writer of a run directory. Rank 0 alone writes `run.json` and `network.json`.
 
     `append` and `update` only touch memory, so a training loop may call them while another thread flushes.
-    A flush that fails keeps its rows, says so in `problem` and once by `tell`, and the next one tries again.
+    A flush that fails keeps its rows, says so in `problem` and once by `tell` (otherwise by a warning), and
+    the next one tries again.
     Only the process that opened the run writes to it: in a fork of it every call does nothing.
     """
 
-    def __init__(self, path: Path, rank: int, document: dict[str, Any]) -> None:
+    def __init__(
+        self, path: Path, rank: int, document: dict[str, Any], tell: Callable[[str], None] | None = None
+    ) -> None:
         self.path = path
         self.rank = rank
         self.problem: str | None = None
-        self.tell: Callable[[str], None] = warn
+        self._tell = tell or warn
         self._process = os.getpid()
         self._document = document
         self._before = Health.of(document["health"])  # of earlier attempts
-        self._trouble = Trouble()
+        self._trouble = DiskTrouble()
         self._parts = {name: PartWriter(path / name, table, rank) for name, table in TABLES.items()}
         self._buffers = {name: RowBuffer() for name in TABLES}
         self._last_step = self._before.last_step
@@ -62,6 +65,7 @@ class RunWriter:
         environment: Mapping[str, Any],
         rank: int = 0,
         joins: bool = False,
+        tell: Callable[[str], None] | None = None,
     ) -> RunWriter:
         """Start a run at `path`, a directory that is new or empty. Nothing is ever overwritten.
 
@@ -92,11 +96,16 @@ class RunWriter:
             raise RunExists(f"{one_line(directory)} is taken already; give another directory") from None
         except OSError as error:
             raise RunError(f"no run can be written to {one_line(directory)}: {first_line(error)}") from error
-        return cls(directory, rank, document)
+        return cls(directory, rank, document, tell)
 
     @classmethod
     def resume(
-        cls, path: Path | str, *, environment: Mapping[str, Any] | None = None, rank: int = 0
+        cls,
+        path: Path | str,
+        *,
+        environment: Mapping[str, Any] | None = None,
+        rank: int = 0,
+        tell: Callable[[str], None] | None = None,
     ) -> RunWriter:
         """Go on writing a run that has ended, or whose process is gone: its rows stay, new ones follow."""
         directory = Path(path)
@@ -110,7 +119,7 @@ class RunWriter:
         document |= {"status": "running", "heartbeat": heartbeat.beat()}
         document["environment"] = plain(dict(environment)) if environment else document["environment"]
         document["health"] = settled(run, rank).document()
-        writer = cls(directory, rank, document)
+        writer = cls(directory, rank, document, tell)
         for parts in writer._parts.values():
             parts.go_on()
         try:
@@ -190,7 +199,7 @@ class RunWriter:
             self.problem = self.problem or refused
             if self.problem is not None and not self._trouble.told:
                 self._trouble.told = True
-                self.tell(
+                self._tell(
                     f"{one_line(self.path)}: {self.problem}; the training goes on, writing is tried again"
                 )
 
@@ -263,10 +272,10 @@ class RunWriter:
         for name, (lost, written) in counts.items():
             if lost:
                 sentence = lost_sentence(name, lost, lost + written, self._trouble.reason)
-                self.tell(f"{one_line(self.path)}: {sentence}")
+                self._tell(f"{one_line(self.path)}: {sentence}")
                 return
         if self.problem is not None:
-            self.tell(f"{one_line(self.path)}: {self.problem}")
+            self._tell(f"{one_line(self.path)}: {self.problem}")
 
     def _write(self, name: str) -> str | None:
         """Write one table's buffered rows. What went wrong, or None."""

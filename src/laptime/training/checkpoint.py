@@ -11,6 +11,7 @@ import numpy as np
 import torch
 
 from laptime.errors import TrainingError
+from laptime.recorder.backends import accelerators
 from laptime.runs.directory import unused
 from laptime.runs.files import first_line, one_line, replacing
 
@@ -25,7 +26,7 @@ def random_states() -> dict[str, Any]:
     version, internal, gauss = random.getstate()
     return {
         "torch": torch.get_rng_state(),
-        "cuda": torch.cuda.get_rng_state_all() if torch.cuda.is_available() else [],
+        **{one.type: one.random_states() if one.count() else [] for one in accelerators()},
         "numpy": [str(kind), np.asarray(keys).tolist(), position, has_gauss, cached],
         "python": [version, list(internal), gauss],
     }
@@ -34,8 +35,9 @@ def random_states() -> dict[str, Any]:
 def set_random_states(states: dict[str, Any]) -> None:
     """Restore the random number generators."""
     torch.set_rng_state(states["torch"])
-    if states["cuda"] and torch.cuda.is_available():
-        torch.cuda.set_rng_state_all(states["cuda"])
+    for backend in accelerators():
+        if states.get(backend.type) and backend.count():
+            backend.set_random_states(states[backend.type])
     kind, keys, position, has_gauss, cached = states["numpy"]
     np.random.set_state((kind, np.array(keys, dtype=np.uint32), position, has_gauss, cached))
     version, internal, gauss = states["python"]

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import os
-import resource
 from dataclasses import dataclass
 
 import torch
 
 from laptime.errors import TrainingError, UnsupportedDevice
-from laptime.recorder.clocks import clock_for
+from laptime.recorder.backends import Backend, accelerators, backend_of
 from laptime.training.ranks import Ranks
 
 GIB = 2**30
@@ -17,14 +16,16 @@ GIB = 2**30
 
 def choose_device(asked: str | None, local: int = 0, locals: int = 1) -> tuple[torch.device, str]:
     """The device to use, and why. Of several local ranks each takes its own GPU, or all take the CPU."""
-    gpus = torch.cuda.device_count() if torch.cuda.is_available() else 0
-    here = "this machine has cpu" + "".join(f", cuda:{index}" for index in range(gpus))
-    if asked is None or asked == "cuda":
+    backend = _accelerator(asked)
+    kind, gpus = backend.type, backend.count()
+    devices = [f"{one.type}:{index}" for one in accelerators() for index in range(one.count())]
+    here = ", ".join(["this machine has cpu", *devices])
+    if asked is None or asked == kind:
         if gpus >= locals:
-            return torch.device("cuda", local), "only GPU visible" if gpus == 1 else f"GPU {local} of {gpus}"
+            return torch.device(kind, local), "only GPU visible" if gpus == 1 else f"GPU {local} of {gpus}"
         if asked is None:
-            why = f"{gpus} GPU{'s' * (gpus > 1)} for {locals} ranks" if gpus else "no CUDA device visible"
-            return torch.device("cpu"), why
+            few = f"{gpus} GPU{'s' * (gpus > 1)} for {locals} ranks"
+            return torch.device("cpu"), few if gpus else f"no {backend.name} device visible"
         if gpus:
             raise UnsupportedDevice(
                 f"{locals} ranks need a GPU each and {here}; use --workers {gpus}, or device = 'cpu'"
@@ -33,12 +34,21 @@ def choose_device(asked: str | None, local: int = 0, locals: int = 1) -> tuple[t
         device = torch.device(asked)
     except RuntimeError:
         raise UnsupportedDevice(f"{asked!r} is not a device; {here}") from None
-    if device.type == "cuda" and (device.index or 0) >= gpus:
+    if device.type == kind and (device.index or 0) >= gpus:
         raise UnsupportedDevice(f"there is no device {asked!r}; {here}")
-    if device.type == "cuda" and locals > 1:
-        raise UnsupportedDevice(f"{locals} ranks cannot share {asked}; say device = 'cuda', one GPU for each")
-    clock_for(device)  # refuses kinds of device that cannot be timed
+    if device.type == kind and locals > 1:
+        raise UnsupportedDevice(
+            f"{locals} ranks cannot share {asked}; say device = '{kind}', one GPU for each"
+        )
+    backend_of(device)  # refuses kinds of device that cannot be timed
     return device, "as asked"
+
+
+def _accelerator(asked: str | None) -> Backend:
+    """The backend that was asked for; otherwise the first with a device here, or the first."""
+    known = list(accelerators())
+    wanted = [one for one in known if asked is not None and asked.partition(":")[0] == one.type]
+    return next(iter(wanted or [one for one in known if one.count()] or known))
 
 
 def share_of_threads(locals: int) -> tuple[int, str]:
@@ -63,8 +73,7 @@ class DeviceSetup:
     ) -> DeviceSetup:
         """Choose the device and set it up."""
         device, why = choose_device(asked, ranks.local, ranks.locals)
-        if device.type == "cuda":
-            torch.cuda.set_device(device)
+        backend_of(device).select(device)
         if threads is None and device.type == "cpu" and ranks.locals > 1:
             threads, share = share_of_threads(ranks.locals)
             why = f"{why}; {threads} thread{'s' * (threads > 1)} a rank, {share}"
@@ -77,22 +86,17 @@ class DeviceSetup:
 
 def _limit(device: torch.device, gib: float) -> None:
     """Limit memory: of the allocator on a GPU, of the process on a CPU."""
-    if device.type == "cuda":
-        whole = torch.cuda.get_device_properties(device).total_memory
-        if gib * GIB > whole:
-            raise TrainingError(
-                f"memory_limit = {gib:g} GiB is more than the {whole / GIB:.1f} GiB of {device}; lower it"
-            )
-        torch.cuda.set_per_process_memory_fraction(gib * GIB / whole, device)
-        return
-    wanted = int(gib * GIB)
-    used = _used()
-    if wanted <= used:
+    backend, wanted = backend_of(device), int(gib * GIB)
+    whole, used = backend.memory_bytes(device), _used()
+    if backend.accelerator and whole is not None and wanted > whole:
+        raise TrainingError(
+            f"memory_limit = {gib:g} GiB is more than the {whole / GIB:.1f} GiB of {device}; lower it"
+        )
+    if not backend.accelerator and wanted <= used:
         raise TrainingError(
             f"memory_limit = {gib:g} GiB is less than the {used / GIB:.1f} GiB in use already; raise it"
         )
-    _, hard = resource.getrlimit(resource.RLIMIT_DATA)
-    resource.setrlimit(resource.RLIMIT_DATA, (wanted, hard))
+    backend.limit_memory(device, wanted)
 
 
 def _used() -> int:

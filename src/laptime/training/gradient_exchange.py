@@ -13,7 +13,8 @@ from torch._C._distributed_c10d import GradBucket
 from torch.nn.parallel import DistributedDataParallel
 
 from laptime.model.intervals import union
-from laptime.recorder.clocks import Stamp, clock_for
+from laptime.recorder.backends import backend_of
+from laptime.recorder.clocks import Stamp
 
 
 @dataclass(slots=True)
@@ -37,7 +38,7 @@ class Exchange:
         self.busy_s = self.exposed_s = 0.0
         self._ranks = ranks
         # On a GPU: an event on whichever stream is current, the compute stream or that of the future.
-        self._clock = clock_for(device)
+        self._clock = backend_of(device).clock(device)
         self._running = _BackwardPass()
         self._waiting: deque[_BackwardPass] = deque()  # until the device has reached their stamps
 
@@ -117,7 +118,7 @@ def parallel(network: nn.Module, exchange: Exchange, device: torch.device, *, gr
     """The network with its gradients averaged over the ranks."""
     wrapped = DistributedDataParallel(
         network,
-        device_ids=[device] if device.type == "cuda" else None,
+        device_ids=[device] if backend_of(device).accelerator else None,
         find_unused_parameters=groups > 1,  # each loss trains some of them
     )
     wrapped.register_comm_hook(exchange, _hook)

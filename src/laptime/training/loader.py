@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, Sampler
 
+from laptime.recorder.backends import accelerators, backend_of
 from laptime.training.config import LoaderConfig
 from laptime.training.objectives import Batch
 
@@ -85,8 +86,9 @@ class Batches:
         if config.resident and hasattr(dataset, "for_device"):
             dataset = dataset.for_device(device)
         resident = getattr(dataset, "resident", False)
-        self._ahead = config.ahead and device.type == "cuda" and not resident
-        pinned = config.pin_memory if config.pin_memory is not None else device.type == "cuda"
+        accelerated = backend_of(device).accelerator
+        self._ahead = config.ahead and accelerated and not resident
+        pinned = config.pin_memory if config.pin_memory is not None else accelerated
         workers = 0 if resident else config.workers
         self._running: Iterator[Batch] | None = None
         self._next = 0, 0  # epoch and batch that `_running` yields next
@@ -98,7 +100,7 @@ class Batches:
             ),  # otherwise every epoch would advance the training's generator
             collate_fn=_as_it_is,  # datasets make whole batches
             num_workers=workers,
-            pin_memory=pinned and torch.cuda.is_available() and not resident,
+            pin_memory=pinned and any(one.count() for one in accelerators()) and not resident,
             prefetch_factor=config.prefetch if workers else None,
             persistent_workers=workers > 0,  # starting them anew takes longer than a small epoch
         )
@@ -142,11 +144,11 @@ def moved(batch: Any, device: torch.device) -> Any:
 
 def _ahead(batches: Iterator[Any], device: torch.device) -> Iterator[Batch]:
     """Each batch, copied on a stream of its own while the one before it was computed on."""
-    stream = torch.cuda.Stream(device)
-    compute = torch.cuda.current_stream(device)
+    backend = backend_of(device)
+    stream, compute = backend.stream(device), backend.current_stream(device)
     following: Any = None
     for batch in batches:
-        with torch.cuda.stream(stream):
+        with backend.on_stream(stream):
             copied = moved(batch, device)
         if following is not None:
             yield following
@@ -157,7 +159,7 @@ def _ahead(batches: Iterator[Any], device: torch.device) -> Iterator[Batch]:
         yield following
 
 
-def _used_on(batch: Any, stream: torch.cuda.Stream) -> None:
+def _used_on(batch: Any, stream: Any) -> None:
     """Tell the allocator that a batch made on another stream is used on this one."""
     if isinstance(batch, Tensor):
         batch.record_stream(stream)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from laptime.recorder.backends import backend_of
+
 
 class LossReadback:
     """Copies at most one loss at a time to the host; `known` returns the last that has arrived.
@@ -15,10 +17,9 @@ class LossReadback:
 
     def __init__(self, device: torch.device) -> None:
         self._host: Tensor | None = None
-        self._arrived: torch.cuda.Event | None = None
-        if device.type == "cuda":
+        self._arrived = backend_of(device).event()
+        if self._arrived is not None:
             self._host = torch.zeros((), pin_memory=True)
-            self._arrived = torch.cuda.Event()
         self._asked: int | None = None  # the step whose loss is being copied
         self._known: tuple[int, float | None] = (0, None)
 

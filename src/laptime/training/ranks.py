@@ -12,6 +12,8 @@ import torch
 import torch.distributed as dist
 from torch._C._distributed_c10d import PrefixStore, TCPStore
 
+from laptime.recorder.backends import backend_of
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ranks:
@@ -47,13 +49,13 @@ class Ranks:
         if not self.several:
             yield
             return
-        cuda = device.type == "cuda"
+        backend = backend_of(device)
         dist.init_process_group(
-            "nccl" if cuda else "gloo",
+            backend.collectives,
             store=self.store(),
             rank=self.rank,
             world_size=self.ranks,
-            device_id=device if cuda else None,
+            device_id=device if backend.accelerator else None,
         )
         try:
             yield

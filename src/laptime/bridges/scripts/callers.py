@@ -15,12 +15,7 @@ from typing import Any
 from torch import nn
 from torch.optim import Optimizer
 
-# Trainers that cut their own steps, by the module that defines them. Looked up, never imported.
-TRAINERS = {
-    "transformers.trainer": "laptime.bridges.transformers",
-    "lightning.pytorch.trainer.trainer": "laptime.bridges.lightning",
-    "pytorch_lightning.trainer.trainer": "laptime.bridges.lightning",
-}
+from laptime.bridges.trainers import TRAINERS
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,10 +77,12 @@ def _first_argument(frame: FrameType) -> Any:
 
 
 def _home(candidate: Any) -> str | None:
-    for module, home in TRAINERS.items():
-        trainer = getattr(sys.modules.get(module), "Trainer", None)
-        if trainer is not None and isinstance(candidate, trainer):
-            return home
+    """The bridge to the trainer that this object is. Trainers are looked up, never imported."""
+    for one in TRAINERS:
+        for module in one.homes:
+            trainer = getattr(sys.modules.get(module), "Trainer", None)
+            if trainer is not None and isinstance(candidate, trainer):
+                return one.bridge
     return None
 
 

@@ -29,7 +29,7 @@ EARLY = 100  # among what multiprocessing does at the end of a child: before its
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Family:
+class SharedRun:
     """A run that a script and its child processes share."""
 
     out: Path
@@ -107,7 +107,7 @@ class Family:
 def begin() -> None:
     """Called by the start-up file, in a child that makes its first optimizer."""
     word = json.loads(os.environ[VARIABLE])
-    Family(out=Path(word["out"]), folder=Path(word["folder"]), options=word["options"]).begin()
+    SharedRun(out=Path(word["out"]), folder=Path(word["folder"]), options=word["options"]).begin()
 
 
 def _at_end(watcher: ScriptRecorder) -> None:

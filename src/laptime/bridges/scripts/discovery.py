@@ -23,11 +23,12 @@ from torch.optim import Optimizer
 
 from laptime.bridges.ranks import Seat, Seats
 from laptime.bridges.scripts.callers import Caller, caller_of, class_name, networks_of
-from laptime.bridges.scripts.step_ends import Cuts
+from laptime.bridges.scripts.step_ends import StepEnds
 from laptime.errors import AlreadyRecording, LaptimeError, ScriptError
 from laptime.recorder.collectives import several
-from laptime.recorder.guard import Part, attempt, warn
-from laptime.recorder.layer_division import is_compiled
+from laptime.recorder.guard import RecordingPart, attempt, warn
+from laptime.recorder.layer_division import LayerUnit, is_compiled
+from laptime.recorder.loop_listener import LoopListener
 from laptime.recorder.module_calls import on_stranger, undo_all
 from laptime.recorder.optimizer_steps import listen
 from laptime.recorder.recorder import Recorder
@@ -42,8 +43,8 @@ MOST_LOOKS = 8  # each looks at every object of the process
 MOST_NETWORKS = 32  # a sweep makes one after the other; beyond this many they are host time
 
 
-class ScriptRecorder:
-    """Follows a script from its first network call to its end."""
+class ScriptRecorder(LoopListener):
+    """Follows a script from its first network call to its end, and has its steps cut (`StepEnds`)."""
 
     def __init__(
         self,
@@ -65,7 +66,7 @@ class ScriptRecorder:
         self._ended = False
         self._unlisten: Callable[[], None] = lambda: None
         self._made = Patches()  # on what tells that optimizers are made
-        self._cuts = Cuts()
+        self._step_ends = StepEnds()
         self._process = os.getpid()
         self._known: WeakValueDictionary[int, nn.Module] = WeakValueDictionary()  # of every network
         self._undo: list[Callable[[], None]] = []
@@ -93,7 +94,7 @@ class ScriptRecorder:
 
     def begin(self) -> None:
         """Watch from here."""
-        self._cuts.watch_loaders()
+        self._step_ends.watch_loaders()
         self._made.replace(Optimizer, "__init__", self._counting_optimizers)
         self._unlisten = listen(self._before_update, self._after_update)
         on_stranger(self._meet_stranger)
@@ -106,15 +107,15 @@ class ScriptRecorder:
         self._made.restore()
         self._unlisten()
         on_stranger(None)
-        attempt(Part.RECORDING, undo_all, self._undo)
-        attempt(Part.RECORDING, self._cuts.end, finished=status == "finished")
+        attempt(RecordingPart.RECORDING, undo_all, self._undo)
+        attempt(RecordingPart.RECORDING, self._step_ends.end, finished=status == "finished")
         if self.recorder is not None:
             self.recorder.stop(status)
-        attempt(Part.RECORDING, self._cuts.leave_loaders)
+        attempt(RecordingPart.RECORDING, self._step_ends.leave_loaders)
         if self._seat is not None:
             self._seat.leave()
 
-    # -- networks --------------------------------------------------------------------------------------------
+    # -- networks ------------------------------------------------------------------------------------------
 
     def _counting_optimizers(self, original: Any) -> Any:
         """Whoever makes an optimizer is about to train something."""
@@ -122,8 +123,8 @@ class ScriptRecorder:
         @functools.wraps(original)
         def make(*args: Any, **kwargs: Any) -> None:
             original(*args, **kwargs)
-            self._cuts.optimizers += 1
-            if os.getpid() != self._process and attempt(Part.RECORDING, self._on_fork, self):
+            attempt(RecordingPart.RECORDING, self._step_ends.optimizer_made)
+            if os.getpid() != self._process and attempt(RecordingPart.RECORDING, self._on_fork, self):
                 self._process = os.getpid()
 
         return make
@@ -133,8 +134,8 @@ class ScriptRecorder:
         if os.getpid() != self._process:
             return  # a forked process, such as a loader's worker, is none of ours
         if self.recorder is not None:
-            instruments = self.recorder.instruments
-            if instruments.forward_depth or instruments.backward_depth or self.recorder.watch.elsewhere():
+            step = self.recorder.step_so_far
+            if step.forward_depth or step.backward_depth or self.recorder.timeline.elsewhere():
                 return
         if id(module) not in self._known and next(module.parameters(), None) is not None:
             self._meet(module)
@@ -163,7 +164,7 @@ class ScriptRecorder:
         if self._holds_known_network(caller.network) and not self._start_again() and self._is_wrapper(caller):
             self._known[id(caller.network)] = caller.network
             return
-        self._cuts.before_network()
+        self._step_ends.before_network()
         self._add(caller)
         if caller.home is not None and self.recorder is not None:
             follow = import_module(caller.home).follow
@@ -171,7 +172,7 @@ class ScriptRecorder:
             self._undo.append(follow(caller.trainer, self.recorder, caller.network, self._drive))
 
     def _holds_known_network(self, module: nn.Module) -> bool:
-        networks = self.recorder.instruments.networks if self.recorder is not None else []
+        networks = self.recorder.hooks.networks if self.recorder is not None else []
         roots = {id(network.root) for network in networks}
         return any(id(part) in roots for part in module.modules())
 
@@ -183,7 +184,7 @@ class ScriptRecorder:
     def _start_again(self) -> bool:
         """Only part of a network had been called, to see its shapes: forget that, unless it was trained."""
         recorder = self.recorder
-        if recorder is None or recorder.instruments.updates.total or recorder.seen.backward or self._undo:
+        if recorder is None or recorder.hooks.updates.total or recorder.evidence.backward or self._undo:
             return False
         if several() or (self._seat is not None and self._seat.rank):
             return False  # other ranks write there
@@ -198,35 +199,63 @@ class ScriptRecorder:
 
     def _add(self, caller: Caller) -> None:
         if self.recorder is None:
-            self.recorder = self._start(caller)
-        elif len(self.recorder.instruments.networks) >= MOST_NETWORKS:
+            self._start(caller)
+        elif len(self.recorder.hooks.networks) >= MOST_NETWORKS:
             self.recorder.facts.note(f"only the first {MOST_NETWORKS} networks were recorded")
             self._close()
             return
         else:
-            taken = {network.name for network in self.recorder.instruments.networks}
+            taken = {network.name for network in self.recorder.hooks.networks}
             self.recorder.add_network(_free_name(caller, taken), caller.network)
         self._known |= {id(module): module for module in caller.network.modules()}
 
-    def _start(self, caller: Caller) -> Recorder:
+    def _start(self, caller: Caller) -> None:
         rank = 0
         if self._seats is not None:
             self._out = self._seats.place(self._out)
             self._seat = self._seat or self._seats.take()
             rank = self._seat.rank
         recorder = Recorder(
-            {caller.name: caller.network}, out=self._out, rank=rank, joins=rank > 0, **self._options
+            {caller.name: caller.network},
+            out=self._out,
+            rank=rank,
+            joins=rank > 0,
+            listener=self,
+            **self._options,
         )
         recorder.start()
-        recorder.give_way = self._give_way
+        self.recorder = recorder
+        self._step_ends.follow(recorder)
         recorder.open()
-        recorder.instruments.on_other_thread = self._follow_thread
-        recorder.instruments.updates.on_unknown = self._meet_optimizer
-        recorder.instruments.updates.after = self._cuts.after_update
-        self._cuts.follow(recorder)
-        return recorder
 
-    def _give_way(self) -> None:
+    # -- what the recording tells --------------------------------------------------------------------------
+
+    def before_draw(self, iterator: Any) -> None:
+        self._step_ends.before_draw(iterator)
+
+    def before_forward(self, unit: LayerUnit) -> None:
+        self._step_ends.before_forward(unit)
+
+    def before_backward(self) -> None:
+        self._step_ends.before_backward()
+
+    def before_update(self, optimizer: Optimizer) -> None:
+        self._step_ends.before_update(optimizer)
+
+    def after_update(self, optimizer: Optimizer) -> None:
+        self._step_ends.after_update(optimizer)
+
+    def unknown_optimizer(self, optimizer: Optimizer) -> None:
+        """An optimizer steps for the first time: what it updates is a network that is known, or is met."""
+        if self.recorder is None:
+            return
+        hooks = self.recorder.hooks
+        theirs = {id(p) for group in optimizer.param_groups for p in group["params"]}
+        if not any(id(p) in theirs for network in hooks.networks for p in network.root.parameters()):
+            self._meet_updated(optimizer)
+        hooks.updates.add(optimizer)
+
+    def give_way(self) -> None:
         """The script begins a recording of its own: that one is kept."""
         self._close(ScriptError(RECORDS_ITSELF))
         if self.recorder is not None:
@@ -234,31 +263,32 @@ class ScriptRecorder:
             self.recorder = None
             discard(self._out)
 
-    def _follow_thread(self) -> bool:
+    def other_thread(self) -> bool:
         """A network is called in another thread; if nothing was trained so far, training begins there."""
-        assert self.recorder is not None
-        if self.recorder.instruments.trained or not torch.is_grad_enabled():
+        if self.recorder is None:
+            return False
+        if self.recorder.hooks.trained or not torch.is_grad_enabled():
             self.recorder.facts.note("the network was called in other threads, too, which is not recorded")
             return False
         self.recorder.begin_anew()
-        self._cuts.move()
+        self._step_ends.move()
         return True
 
     def _drive(self, driven: bool, error: BaseException | None = None) -> None:
         """A trainer starts or stops cutting its own steps."""
-        self._cuts.driven = driven
+        self._step_ends.drive(driven)
         self._interrupted = isinstance(error, KeyboardInterrupt)
 
-    # -- optimizers ------------------------------------------------------------------------------------------
+    # -- optimizers ----------------------------------------------------------------------------------------
 
     def _before_update(self, optimizer: Optimizer, *_: Any) -> None:
         """What is updated before any network was seen is called by other ways than modules are."""
-        self._cuts.updating.add(id(optimizer))
+        self._step_ends.update_begins(optimizer)
         if self.recorder is None and self.failure is None and os.getpid() == self._process:
             self._meet_updated(optimizer)
 
     def _after_update(self, optimizer: Optimizer, *_: Any) -> None:
-        self._cuts.updating.discard(id(optimizer))
+        self._step_ends.update_ended(optimizer)
 
     def _meet_updated(self, optimizer: Optimizer) -> None:
         """Take up the networks that an optimizer updates."""
@@ -267,15 +297,6 @@ class ScriptRecorder:
             for network in networks_of(optimizer):
                 if id(network) not in self._known and not self._holds_known_network(network):
                     self._meet(network)
-
-    def _meet_optimizer(self, optimizer: Optimizer) -> None:
-        """An optimizer steps for the first time: what it updates is a network that is known, or is met."""
-        assert self.recorder is not None
-        instruments = self.recorder.instruments
-        theirs = {id(p) for group in optimizer.param_groups for p in group["params"]}
-        if not any(id(p) in theirs for network in instruments.networks for p in network.root.parameters()):
-            self._meet_updated(optimizer)
-        instruments.updates.add(optimizer)
 
 
 def _warn_of(reason: str) -> None:

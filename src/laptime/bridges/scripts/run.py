@@ -17,7 +17,7 @@ from types import ModuleType
 
 from laptime.bridges.launchers import Launched, launched
 from laptime.bridges.ranks import Seats
-from laptime.bridges.scripts.children import Family
+from laptime.bridges.scripts.children import SharedRun
 from laptime.bridges.scripts.discovery import ScriptRecorder
 from laptime.errors import RunExists, ScriptError
 from laptime.recorder.layer_division import Granularity
@@ -53,14 +53,14 @@ def run_script(
     }
     process = os.getpid()
     with _meeting_place(here) as folder:
-        family = Family(out=out, folder=folder, options=options)
-        watcher = family.recorder(agreed=here is not None)
-        with _as_python_would(path, arguments, module), family.expecting():
+        shared = SharedRun(out=out, folder=folder, options=options)
+        watcher = shared.recorder(agreed=here is not None)
+        with _as_python_would(path, arguments, module), shared.expecting():
             status = _execute(path, module, watcher)
         if rank == 0 and os.getpid() == process:  # a fork of the script ends here, too
             Seats(folder).wait()
-            family.complete("failed" if status else "finished")
-            for line in family.unrecorded():
+            shared.complete("failed" if status else "finished")
+            for line in shared.unrecorded():
                 _say(line)
             _tell_silence(path, out, watcher, status)
     return status

@@ -21,11 +21,10 @@ from torch.utils.data.dataloader import _BaseDataLoaderIter
 
 from laptime.model import Stage
 from laptime.recorder.arguments import batch_size
-from laptime.recorder.guard import Part, attempt
-from laptime.recorder.layer_division import Unit
+from laptime.recorder.guard import RecordingPart, attempt
+from laptime.recorder.layer_division import LayerUnit
 from laptime.recorder.recorder import Recorder
 from laptime.recorder.torch_patches import Patches
-from laptime.recorder.watched_networks import Network
 
 MOST_AHEAD = 64  # batches that a loop may draw before it uses them
 MOST_CALLS = 256  # of a network in one step, where no optimizer says what a step is
@@ -33,7 +32,7 @@ NO_UPDATE = 64  # backward passes without an update: the optimizers that there a
 
 
 @dataclass(slots=True, eq=False)
-class _Pass:
+class _LoaderPass:
     """A pass over a loader."""
 
     number: int
@@ -51,31 +50,31 @@ class _Step:
     ahead_mark: int | None = None  # where the first of these was drawn
     calls: dict[int, int] = field(default_factory=dict)  # of networks and parts called by themselves, by id
     updates: dict[int, None] = field(default_factory=dict)  # ids of optimizers, in the order of their steps
-    evaluated: Unit | None = None  # a network, or part of one, called without gradients
+    evaluated: LayerUnit | None = None  # a network, or part of one, called without gradients
 
 
-class Cuts:
-    """Cuts the steps of one script."""
+class StepEnds:
+    """StepEnds the steps of one script."""
 
     def __init__(self) -> None:
         self.recorder: Recorder | None = None
         self.driven = False  # a trainer cuts its own steps
-        self.optimizers = 0  # that the script has made
-        self.updating: set[int] = set()  # ids of optimizers that make a step, of which a closure is part
+        self._optimizers = 0  # that the script has made
+        self._updating: set[int] = set()  # ids of optimizers that make a step, of which a closure is part
         self._patches = Patches()
         self._serial = count()  # of passes over loaders
-        self._passes: WeakKeyDictionary[Any, _Pass] = WeakKeyDictionary()  # by iterator
+        self._passes: WeakKeyDictionary[Any, _LoaderPass] = WeakKeyDictionary()  # by iterator
         self._trained: set[int] = set()  # the passes that training batches came from
         self._epoch = -1
-        self._source: _Pass | None = None  # where the step's batch was drawn from
-        self._elsewhere: _Pass | None = None  # the same, in another thread
+        self._source: _LoaderPass | None = None  # where the step's batch was drawn from
+        self._elsewhere: _LoaderPass | None = None  # the same, in another thread
         self._step = _Step()
         self._closing = 0  # the id of the optimizer that ends a round
         self._update_end = 0  # the mark after the latest update
         self._drawless = 0  # training steps since the latest draw that went without one
         self._updates_often = False  # several updates are made with each batch that is drawn
         self._backwards = 0  # since the latest update
-        self._validated: Unit | None = None  # the step before was an evaluation of it
+        self._validated: LayerUnit | None = None  # the step before was an evaluation of it
 
     def watch_loaders(self) -> None:
         """From the start: the first batch is drawn before there is a network to record."""
@@ -85,10 +84,22 @@ class Cuts:
     def follow(self, recorder: Recorder) -> None:
         """Cut the steps of this recording."""
         self.recorder = recorder
-        recorder.watch.before_draw = self.before_draw
-        recorder.watch.before_backward = self.before_backward
-        recorder.instruments.on_forward = self.before_forward
-        recorder.instruments.updates.before = self.before_update
+
+    def drive(self, driven: bool) -> None:
+        """A trainer starts or stops cutting its own steps."""
+        self.driven = driven
+
+    def optimizer_made(self) -> None:
+        """The script has made one more."""
+        self._optimizers += 1
+
+    def update_begins(self, optimizer: Optimizer) -> None:
+        """Any optimizer makes a step, of which a closure is part."""
+        self._updating.add(id(optimizer))
+
+    def update_ended(self, optimizer: Optimizer) -> None:
+        """It has made it."""
+        self._updating.discard(id(optimizer))
 
     def move(self) -> None:
         """The recording goes on in another thread, which has drawn a batch already."""
@@ -97,8 +108,12 @@ class Cuts:
     def end(self, *, finished: bool) -> None:
         """The script is over: a step that did its work counts."""
         if self.recorder is not None and self.recorder.active and not self.driven:
-            seen = self.recorder.seen
-            if seen.update or (seen.forward and not seen.graded) or (seen.backward and finished):
+            evidence = self.recorder.evidence
+            if (
+                evidence.update
+                or (evidence.forward and not evidence.graded)
+                or (evidence.backward and finished)
+            ):
                 self._lap()
 
     def leave_loaders(self) -> None:
@@ -110,22 +125,22 @@ class Cuts:
     def _counting_passes(self, original: Any) -> Any:
         def iterate(loader: DataLoader[Any]) -> Any:
             iterator = original(loader)
-            attempt(Part.RECORDING, self._begin_pass, loader, iterator)
+            attempt(RecordingPart.RECORDING, self._begin_pass, loader, iterator)
             return iterator
 
         return iterate
 
     def _begin_pass(self, loader: Any, iterator: Any) -> None:
-        self._passes[iterator] = _Pass(next(self._serial), id(loader))
+        self._passes[iterator] = _LoaderPass(next(self._serial), id(loader))
 
     def _counting_draws(self, original: Any) -> Any:
         def draw(iterator: Any) -> Any:
             try:
                 batch = original(iterator)
             except StopIteration:
-                attempt(Part.RECORDING, self._pass_ended, iterator)
+                attempt(RecordingPart.RECORDING, self._pass_ended, iterator)
                 raise
-            attempt(Part.RECORDING, self._drawn, iterator, batch)
+            attempt(RecordingPart.RECORDING, self._drawn, iterator, batch)
             return batch
 
         return draw
@@ -139,7 +154,7 @@ class Cuts:
         source = self._passes.get(iterator)
         if source is not None:
             source.sizes.append(batch_size(batch))
-        if self.recorder is not None and self.recorder.watch.elsewhere():
+        if self.recorder is not None and self.recorder.timeline.elsewhere():
             self._elsewhere = source
             return
         step = self._step
@@ -154,18 +169,18 @@ class Cuts:
     def before_draw(self, iterator: Any) -> None:
         """A batch is about to be drawn: the step that used the one before is over, or will go on with it."""
         assert self.recorder is not None
-        seen = self.recorder.seen
-        self.updating.clear()  # one that has raised never ends
+        evidence = self.recorder.evidence
+        self._updating.clear()  # one that has raised never ends
         self._step.drawn_ahead = False
         if self._drawless and self._source is not None:
             self._updates_often = True  # and what follows is the next batch
         self._drawless = 0
-        if self.driven or not (seen.forward or seen.update):
+        if self.driven or not (evidence.forward or evidence.update):
             return
-        if seen.graded and not (self._step.draws or self.recorder.instruments.trained):
+        if evidence.graded and not (self._step.draws or self.recorder.hooks.trained):
             self.recorder.begin_anew()  # a network was tried on a made-up batch before its training
             self._step = _Step()
-        elif seen.graded and seen.training and not (seen.backward or seen.update):
+        elif evidence.graded and evidence.training and not (evidence.backward or evidence.update):
             self._step.drawn_ahead = True  # its backward pass is still to come
             if self._step.ahead_mark is None:
                 self._step.ahead_mark = len(self.recorder.timeline.owners)
@@ -177,16 +192,16 @@ class Cuts:
     def before_network(self) -> None:
         """A network joins: after an update, in rounds that went without it, another training has begun."""
         recorder = self.recorder
-        if recorder is not None and not self.driven and recorder.step_number and recorder.seen.update:
+        if recorder is not None and not self.driven and recorder.step_number and recorder.evidence.update:
             self._lap()
 
-    def before_forward(self, network: Network, unit: Unit) -> None:
+    def before_forward(self, unit: LayerUnit) -> None:
         """A network is called, or a part of it by itself: the next batch is used, or evaluation begins."""
         assert self.recorder is not None
-        if self.driven or self.recorder.watch.elsewhere():
+        if self.driven or self.recorder.timeline.elsewhere():
             return
         mark = self._step.ahead_mark
-        if mark is not None and self._calls(unit) and not self.recorder.seen.backward:
+        if mark is not None and self._calls(unit) and not self.recorder.evidence.backward:
             self._lap(at=mark)  # nobody asked for gradients: the batch was not drawn ahead
         elif self._begins(unit):
             self._lap()
@@ -195,41 +210,41 @@ class Cuts:
         if not torch.is_grad_enabled() and self._step.evaluated is None:
             self._step.evaluated = unit
 
-    def _calls(self, unit: Unit) -> int:
+    def _calls(self, unit: LayerUnit) -> int:
         return self._step.calls.get(unit.index, 0)
 
-    def _begins(self, unit: Unit) -> bool:
+    def _begins(self, unit: LayerUnit) -> bool:
         """Whether this call begins another step."""
         assert self.recorder is not None
-        seen, step = self.recorder.seen, self._step
+        evidence, step = self.recorder.evidence, self._step
         graded = torch.is_grad_enabled()
-        if not graded and seen.update and not self._in_round():
+        if not graded and evidence.update and not self._in_round():
             return True  # evaluation after training
-        if step.evaluated is not None and not step.draws and not seen.graded:
+        if step.evaluated is not None and not step.draws and not evidence.graded:
             # A teacher is called once before its pupil; what was evaluated before was evaluated again.
             again = self._calls(unit) > 0
             return again or (graded and step.evaluated is self._validated)
-        if not self._calls(unit) or self.updating:
+        if not self._calls(unit) or self._updating:
             return False
-        if step.ahead and seen.backward and not self._in_round():
+        if step.ahead and evidence.backward and not self._in_round():
             return True
-        if step.draws or self._updates_often or (self._updates_come() and self.optimizers > 1):
+        if step.draws or self._updates_often or (self._updates_come() and self._optimizers > 1):
             return False
-        return seen.backward or (not self._updates_come() and self._calls(unit) >= MOST_CALLS)
+        return evidence.backward or (not self._updates_come() and self._calls(unit) >= MOST_CALLS)
 
     def before_backward(self) -> None:
-        """A backward pass of something that is not seen forward; without optimizers each is a step."""
+        """A backward pass of something that is not evidence forward; without optimizers each is a step."""
         assert self.recorder is not None
-        seen = self.recorder.seen
+        evidence = self.recorder.evidence
         self._backwards += 1
-        alone = not (seen.forward or seen.update or self._step.draws or self._updates_come())
-        if alone and seen.backward and not self.driven:
+        alone = not (evidence.forward or evidence.update or self._step.draws or self._updates_come())
+        if alone and evidence.backward and not self.driven:
             self._lap()
 
     # -- updates ---------------------------------------------------------------------------------------------
 
     def _updates_come(self) -> bool:
-        return self.optimizers > 0 and self._backwards < NO_UPDATE
+        return self._optimizers > 0 and self._backwards < NO_UPDATE
 
     def _in_round(self) -> bool:
         """Whether some optimizers have stepped, and one that ends the round has not."""
@@ -260,7 +275,7 @@ class Cuts:
         step, source = self._step, self._source
         # Drawn in this step, or ahead of it.
         samples = source.sizes.popleft() if source is not None and source.sizes else None
-        trains = self.recorder.seen.stage is Stage.TRAIN
+        trains = self.recorder.evidence.stage is Stage.TRAIN
         if trains and step.draws and source is not None and source.number not in self._trained:
             self._trained.add(source.number)
             self._epoch += 1

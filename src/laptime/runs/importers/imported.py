@@ -48,8 +48,12 @@ class Collected:
 def write(found: Collected, out: Path, files: Sequence[Path]) -> Run:
     """The run directory at `out`. Its configuration says where it comes from."""
     config = {"collected": {"source": found.source, "files": [str(file) for file in files]}}
-    writer = RunWriter.create(out, config=config, environment={"device": found.device})
-    writer.tell = lambda _: None  # the error below tells it
+    writer = RunWriter.create(
+        out,
+        config=config,
+        environment={"device": found.device},
+        tell=lambda _: None,  # the error below tells it
+    )
     if found.network:
         writer.network(found.network)
     # Rank by rank: readers take the rows of one rank to follow each other.

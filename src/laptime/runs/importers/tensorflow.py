@@ -21,7 +21,7 @@ from laptime.runs.files import one_line
 from laptime.runs.importers.imported import Collected
 from laptime.runs.importers.json_values import finite, integer, mapping, thread_id
 from laptime.runs.importers.source import ChromeTrace
-from laptime.runs.importers.tensorflow_scopes import Owner, Scopes, TracedOperation
+from laptime.runs.importers.tensorflow_scopes import ScopeOwner, Scopes, TracedOperation
 
 _S = 1e-6
 _DEVICE = re.compile(r"(?:device:|/(?=[cg]pu:))(\w+):(\d+)(/stream:\w+|/memcpy)?.*\bCompute$")
@@ -129,8 +129,8 @@ def _step(found: Collected, scopes: Scopes, number: int, rank: int, device: Devi
     if together > 1.05:
         found.note(f"{together:.1f} operations ran at a time: layers share the time they have in common")
     accounts: dict[Account, float] = defaultdict(float)
-    first: dict[Owner, float] = {}
-    calls: dict[Owner, int] = defaultdict(int)
+    first: dict[ScopeOwner, float] = {}
+    calls: dict[ScopeOwner, int] = defaultdict(int)
     for one in sorted([*device.ran, *device.host], key=lambda one: one.start):
         owner = scopes.owner(one)
         first.setdefault(owner, one.start)
@@ -168,7 +168,7 @@ def _step(found: Collected, scopes: Scopes, number: int, rank: int, device: Devi
     )
 
 
-def _kernel(found: Collected, number: int, rank: int, owner: Owner, one: TracedOperation) -> None:
+def _kernel(found: Collected, number: int, rank: int, owner: ScopeOwner, one: TracedOperation) -> None:
     found.add_kernel(
         step=number,
         rank=rank,
@@ -182,7 +182,7 @@ def _kernel(found: Collected, number: int, rank: int, owner: Owner, one: TracedO
     )
 
 
-def _shares(device: Device, scopes: Scopes) -> tuple[dict[Owner, float], float, float]:
+def _shares(device: Device, scopes: Scopes) -> tuple[dict[ScopeOwner, float], float, float]:
     """Time by owner, the time in which nothing ran, and how many of the device's operations ran at a time.
 
     The host's operations have only the time in which the device runs nothing.
@@ -196,8 +196,8 @@ def _shares(device: Device, scopes: Scopes) -> tuple[dict[Owner, float], float, 
         ],
         key=lambda moment: moment[0],
     )
-    shares: dict[Owner, float] = {owner: 0.0 for _, _, ours, owner in moments if ours}
-    running: dict[bool, Counter[Owner]] = {True: Counter(), False: Counter()}
+    shares: dict[ScopeOwner, float] = {owner: 0.0 for _, _, ours, owner in moments if ours}
+    running: dict[bool, Counter[ScopeOwner]] = {True: Counter(), False: Counter()}
     busy, idle, before = 0.0, device.end - moments[-1][0], device.begin
     for moment, change, ours, owner in moments:
         now = running[True] or running[False]

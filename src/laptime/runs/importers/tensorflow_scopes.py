@@ -35,7 +35,7 @@ class TracedOperation:
 
 
 @dataclass(frozen=True, slots=True)
-class Owner:
+class ScopeOwner:
     """What an operation is charged to; only the phases have a layer."""
 
     account: Account
@@ -75,7 +75,7 @@ class Scopes:
                 main[owner.layer] = one
         return sorted(main, key=lambda layer: main[layer].start)
 
-    def owner(self, operation: TracedOperation) -> Owner:
+    def owner(self, operation: TracedOperation) -> ScopeOwner:
         """What the operation is charged to."""
         return self._owners[operation.name]
 
@@ -94,16 +94,16 @@ class Scopes:
             phase = Phase.UPDATE
         return name.split("/"), phase
 
-    def _own(self, name: str, kind: str) -> Owner:
+    def _own(self, name: str, kind: str) -> ScopeOwner:
         path, phase = self._path(name)
         if name.split("/")[0] in self._optimizers and phase is Phase.FORWARD:
-            return Owner(Account.UPDATE, OTHER_LAYER, Phase.UPDATE)
+            return ScopeOwner(Account.UPDATE, OTHER_LAYER, Phase.UPDATE)
         if _COPIES.search(kind) or _COPIES.search(name):
-            return Owner(Account.COPY)
+            return ScopeOwner(Account.COPY)
         if _INPUT.search(kind) and len(path) == 1:
-            return Owner(Account.DATA_WAIT)
+            return ScopeOwner(Account.DATA_WAIT)
         scopes = path[1:] if path[0] == self._around else path
         layer = scopes[0] if len(scopes) > 1 else OTHER_LAYER
         if _LOSS.search(layer) or (layer == OTHER_LAYER and _LOSS.search(name)):
-            return Owner(Account.LOSS if phase is Phase.FORWARD else _ACCOUNTS[phase], LOSS_LAYER, phase)
-        return Owner(_ACCOUNTS[phase], layer, phase)
+            return ScopeOwner(Account.LOSS if phase is Phase.FORWARD else _ACCOUNTS[phase], LOSS_LAYER, phase)
+        return ScopeOwner(_ACCOUNTS[phase], layer, phase)

@@ -58,7 +58,7 @@ class _Rank(IntEnum):
     COMMUNICATION = 3
 
 
-class Timeline:
+class TraceTimeline:
     """The segments of a trace, in order and without gaps, and where its steps begin on it."""
 
     def __init__(self, segments: Iterable[Segment], pieces: Sequence[Piece] = ()) -> None:
@@ -101,9 +101,9 @@ class _Done:
         return self._ends[before - 1] if before else -math.inf
 
 
-def host_timeline(pieces: Sequence[Piece], turns: Turns, extent: Interval) -> Timeline:
+def host_timeline(pieces: Sequence[Piece], turns: Turns, extent: Interval) -> TraceTimeline:
     """A CPU's time: a moment is its turn's, busy where an operator runs."""
-    return Timeline(_host_segments(pieces, turns, extent))
+    return TraceTimeline(_host_segments(pieces, turns, extent))
 
 
 def _host_segments(pieces: Sequence[Piece], turns: Turns, extent: Interval) -> Iterator[Segment]:
@@ -115,9 +115,9 @@ def _host_segments(pieces: Sequence[Piece], turns: Turns, extent: Interval) -> I
     yield from _by_turns(turns, at, extent[1], busy=False)
 
 
-def device_timeline(pieces: Sequence[Piece], turns: Turns, extent: Interval) -> Timeline:
+def device_timeline(pieces: Sequence[Piece], turns: Turns, extent: Interval) -> TraceTimeline:
     """A device's time, from pieces in the order they were asked for."""
-    return Timeline(_device_segments(pieces, turns, extent), pieces)
+    return TraceTimeline(_device_segments(pieces, turns, extent), pieces)
 
 
 def _device_segments(pieces: Sequence[Piece], turns: Turns, extent: Interval) -> Iterator[Segment]:

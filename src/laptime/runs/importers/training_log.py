@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from laptime.errors import DataError
-from laptime.model import ACCOUNTS, Account, Stage, Step
+from laptime.model import Account, Stage, Step
+from laptime.model.columns import columns_of
 from laptime.runs.files import one_line
 from laptime.runs.importers.imported import Collected
 from laptime.runs.importers.log_lines import GROUPS, Line, read_line, read_named, read_values, values_of
@@ -93,15 +94,13 @@ def _is_own(row: Line | Mapping[str, Any]) -> bool:
 
 def _take_own(found: Collected, rows: Iterable[Any]) -> None:
     """The rows of our own `iterations.csv`, accounts included."""
-    whole = {"attempt", "step", "optimizer_step", "epoch", "rank", "samples"}
+    columns = columns_of(Step)
     for number, row in enumerate(rows, start=2):
         try:
-            values: dict[str, Any] = {"stage": Stage(row["stage"]), "device": row["device"]}
-            values["instrumented"] = row["instrumented"] == "true"
-            names = [*whole, "start_s", "wall_s", *(a.column for a in ACCOUNTS), "loss", "top1", "topn"]
-            for name in names:
-                if row.get(name):
-                    values[name] = int(row[name]) if name in whole else float(row[name])
+            given = {one.name: (one.type, row[one.name]) for one in columns if row.get(one.name)}
+            values: dict[str, Any] = {
+                name: text == "true" if kind is bool else kind(text) for name, (kind, text) in given.items()
+            }
             found.steps.append(Step(**values))
         except (KeyError, TypeError, ValueError) as error:
             raise DataError(f"line {number} of the CSV is not of an iterations.csv: {error}") from error

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.utils.data import Dataset, get_worker_info
 
+from laptime.recorder.backends import backend_of
 from laptime.training.data import Data, NetworkInput
 from laptime.training.data.crops import chances, middle, random_part
 from laptime.training.data.floats import FLOATS, Bytes, Sent, normalise, shared_bytes
@@ -76,7 +77,7 @@ class ImageFolder(Dataset[Any]):
 
     def for_device(self, device: torch.device) -> ImageFolder:
         """The same images; for a GPU as bytes, which become floats there."""
-        return self._with(_as_bytes=device.type == "cuda")
+        return self._with(_as_bytes=backend_of(device).accelerator)
 
     def _with(self, **changes: Any) -> ImageFolder:
         other = object.__new__(ImageFolder)

@@ -11,6 +11,7 @@ from torch import Tensor
 from torch.utils.data import Dataset
 
 from laptime.errors import DataError
+from laptime.recorder.backends import backend_of
 
 _MOST_RESIDENT = 2**30  # bytes
 
@@ -36,12 +37,12 @@ class Tensors(Dataset[Any]):
     @property
     def resident(self) -> bool:
         """Whether batches are made on the device."""
-        return self._tensors[0].device.type == "cuda"
+        return backend_of(self._tensors[0].device).accelerator
 
     def for_device(self, device: torch.device) -> Tensors:
         """The same samples, kept on a GPU if they are not many: a batch then costs no transfer."""
         many = sum(tensor.numel() * tensor.element_size() for tensor in self._tensors) > _MOST_RESIDENT
-        if device.type != "cuda" or many:
+        if not backend_of(device).accelerator or many:
             return self
         return Tensors(*(tensor.to(device) for tensor in self._tensors))
 

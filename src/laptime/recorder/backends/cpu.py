@@ -1,0 +1,70 @@
+"""The CPU: the host's clock is its timeline, and nothing is queued."""
+
+from __future__ import annotations
+
+import os
+import platform
+import resource
+import sys
+from typing import Any
+
+import torch
+
+from laptime.recorder.backends.backend import Backend
+from laptime.recorder.clocks import Clock, HostClock
+
+
+class CpuBackend(Backend):
+    """The processor that Python runs on."""
+
+    type = "cpu"
+    name = "CPU"
+    variables = (
+        "MALLOC_MMAP_THRESHOLD_",
+        "MALLOC_TRIM_THRESHOLD_",
+        "LD_PRELOAD",
+        "OMP_NUM_THREADS",
+        "MKL_NUM_THREADS",
+        "KMP_AFFINITY",
+        "ONEDNN_MAX_CPU_ISA",
+        "ATEN_CPU_CAPABILITY",
+    )
+
+    def count(self) -> int:
+        return 1
+
+    def facts(self, device: torch.device) -> dict[str, Any]:
+        return {"type": "cpu", "name": cpu_name()}
+
+    def clock(self, device: torch.device) -> Clock:
+        return HostClock()
+
+    def memory_bytes(self, device: torch.device) -> int | None:
+        try:
+            return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+        except (ValueError, OSError, AttributeError):
+            return None
+
+    def limit_memory(self, device: torch.device, limit: int) -> None:
+        """The process is held to it, all that it has already included."""
+        _, hard = resource.getrlimit(resource.RLIMIT_DATA)
+        resource.setrlimit(resource.RLIMIT_DATA, (limit, hard))
+
+    def random_states(self) -> list[torch.Tensor]:
+        return [torch.get_rng_state()]
+
+    def set_random_states(self, states: list[torch.Tensor]) -> None:
+        torch.set_rng_state(states[0])
+
+
+def cpu_name() -> str:
+    """The processor's name as the system tells it."""
+    if sys.platform == "linux":
+        try:
+            with open("/proc/cpuinfo", encoding="utf-8") as lines:
+                for line in lines:
+                    if line.startswith("model name"):
+                        return line.split(":", 1)[1].strip()
+        except OSError:
+            pass
+    return platform.processor() or platform.machine()
