@@ -119,7 +119,7 @@ def _loaded(paths: Sequence[Path]) -> list[Run]:
     for path in paths:
         below = find_runs(path) if path.is_dir() else []
         if path.is_dir() and not below:
-            from laptime.runs.files import one_line
+            from laptime.files.text import one_line
 
             raise NotARun(f"{one_line(path)} holds no run; give the directory of a run or of several")
         for one in below or [path]:

@@ -89,7 +89,7 @@ def _chosen(classes: str | None, classes_file: Path | None) -> list[str]:
 
 def _say_refused(refused: Sequence[Refused]) -> None:
     """A line for each reason: a `.DS_Store` in every class is one of them."""
-    from laptime.runs.files import one_line
+    from laptime.files.text import one_line
 
     reasons: dict[str, list[str]] = {}
     for one in refused:

@@ -68,7 +68,7 @@ def _matching(text: str) -> tuple[Device, ...]:
 
 def _document(one: Device) -> dict[str, Any]:
     from laptime import hardware
-    from laptime.runs.files import plain
+    from laptime.files.write import plain
 
     peaks = {precision: _peak(one, precision) for precision in hardware.PRECISIONS}
     document: dict[str, Any] = plain(one)

@@ -62,7 +62,7 @@ def say(line: str = "") -> None:
 
 def answer(document: Any) -> None:
     """The one JSON document of `--json`, in plain ASCII so that no encoding can spoil it."""
-    from laptime.runs.files import plain
+    from laptime.files.write import plain
 
     print(json.dumps(plain(document), indent=1, allow_nan=False))
 

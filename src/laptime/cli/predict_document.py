@@ -22,7 +22,7 @@ def document(
 ) -> dict[str, Any]:
     """Every prediction, and what else was asked for. With data flow, `found` are the steps that wait."""
     from laptime.estimate.dataflow_step import assumptions, waited
-    from laptime.runs.files import plain
+    from laptime.files.write import plain
 
     made: dict[str, Any] = {"predictions": [_one(one) for one in found]}
     if fed:
@@ -54,7 +54,7 @@ def document(
 
 
 def _one(one: Prediction) -> dict[str, Any]:
-    from laptime.runs.files import plain
+    from laptime.files.write import plain
 
     derived = ("samples_per_s", "fits", "epoch_s", "training_s", "dollars", "kilowatt_hours")
     made: dict[str, Any] = plain(one)

@@ -77,8 +77,8 @@ def _predicted(saved: Sequence[Path], others: Sequence[Path], out: Path | None) 
 
 def loaded(paths: Sequence[Path]) -> list[Run]:
     """The runs at or below the paths, each once, in the order given."""
+    from laptime.files.text import one_line
     from laptime.runs import find_runs, load
-    from laptime.runs.files import one_line
 
     found: dict[Path, Run] = {}
     for path in paths:

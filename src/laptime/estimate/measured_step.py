@@ -12,11 +12,11 @@ import numpy as np
 from laptime import hardware
 from laptime.errors import HardwareError, LaptimeError, PredictionError
 from laptime.estimate import device_speed
+from laptime.files.text import one_line
 from laptime.hardware import Device
 from laptime.model import Account, Phase, Stage, Statistics, Workload, summarize
 from laptime.model.layers import OTHER_LAYER
 from laptime.runs import Run
-from laptime.runs.files import one_line
 from laptime.runs.run import WORKLOAD_FILE
 from laptime.runs.select import Columns, first_steps, warm
 

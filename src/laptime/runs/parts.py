@@ -18,7 +18,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from laptime.runs.files import replacing
+from laptime.files.write import replacing
 from laptime.runs.schema import TableSchema
 
 FAN = 32  # so many parts of one size become one of the next: few files, and few rewrites of a row

@@ -12,11 +12,11 @@ from pathlib import Path
 from typing import Any, ClassVar, Protocol, Self, overload
 
 from laptime.errors import DamagedRun, NotARun, RunError
+from laptime.files.text import first_line, one_line
 from laptime.model import Account, Layer, Stage, Step
 from laptime.model.layers import OTHER_LAYER
 from laptime.runs import schema
 from laptime.runs.account_summary import AccountSummaries, summarize_accounts
-from laptime.runs.files import first_line, one_line
 from laptime.runs.health import Health
 from laptime.runs.heartbeat import is_alive
 from laptime.runs.layer_summary import LayerSummaries, summarize_layers

@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from laptime.errors import DamagedRun, RunError
-from laptime.runs.files import first_line, one_line
+from laptime.files.text import first_line, one_line
 from laptime.runs.parts import Part, live, open_part
 from laptime.runs.repeats import KEY, NONE, Repeats, find_repeats
 from laptime.runs.schema import TableSchema, Value

@@ -11,8 +11,9 @@ import numpy as np
 import torch
 
 from laptime.errors import TrainingError
+from laptime.files.text import first_line, one_line
+from laptime.files.write import replacing
 from laptime.runs.directory import unused
-from laptime.runs.files import first_line, one_line, replacing
 
 FOLDER = "checkpoint"
 LAST, BEST = "last.pt", "best.pt"

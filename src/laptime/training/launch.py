@@ -22,7 +22,8 @@ from pathlib import Path
 from typing import Any
 
 from laptime.errors import LaptimeError, TrainingError
-from laptime.runs.files import first_line, write_json
+from laptime.files.text import first_line
+from laptime.files.write import write_json
 from laptime.training import checkpoint
 from laptime.training.stop_signals import CHILD, INTERRUPTED, Terminated, end_with_parent
 

@@ -12,11 +12,11 @@ from typing import Any
 
 import numpy as np
 
+from laptime.files.write import plain
 from laptime.model import ACCOUNTS, Phase, Stage
 from laptime.model.comparison import Comparison, Unit, Verdict, compare_rates, compare_runs
 from laptime.model.layers import LOSS_LAYER, OTHER_LAYER
 from laptime.runs import Run
-from laptime.runs.files import plain
 from laptime.views.comparison_notes import notes, profiling
 from laptime.views.layers_by_device import by_device
 from laptime.views.run_view import METRICS, NOUNS, content

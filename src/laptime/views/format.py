@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 from rich.cells import cell_len
 
-from laptime.runs.files import one_line
+from laptime.files.text import one_line
 
 UNKNOWN = "-"
 FILLS: dict[str, str] = {"forward": "█", "backward": "▒", "update": "░"}  # each lighter than the one before

@@ -14,10 +14,11 @@ from typing import Any
 from laptime.errors import PredictionError
 from laptime.estimate.measured_step import MeasuredStep, device_of, measured_step, same_device
 from laptime.estimate.op_times import BETWEEN
+from laptime.files.text import one_line
+from laptime.files.write import plain
 from laptime.model import LOSS_LAYER, Phase
 from laptime.model.prediction import Prediction
 from laptime.runs import Run
-from laptime.runs.files import one_line, plain
 
 _SAME_BATCH = 0.005
 _WORTH_SAYING = 0.02  # of the step

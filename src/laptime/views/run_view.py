@@ -12,10 +12,10 @@ from typing import Any
 import numpy as np
 import pyarrow.compute as pc
 
+from laptime.files.write import plain
 from laptime.model import Account, How, Layer, Phase, Stage, Statistics, summarize
 from laptime.model.layers import LOSS_LAYER, OTHER_LAYER
 from laptime.runs import AccountSummaries, LayerSummary, Run
-from laptime.runs.files import plain
 from laptime.views.findings import look_first
 from laptime.views.format import mebibytes, plural
 from laptime.views.health import health

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from laptime.files.text import one_line
 from laptime.model import Stage
 from laptime.model.comparison import RUN_TO_RUN, WIDE
 from laptime.model.statistics import FEWEST, NOISY_SPREAD
@@ -15,7 +16,6 @@ from laptime.render.html.comparison_sides import common_stage, compared, groups_
 from laptime.render.html.comparison_tables import Group
 from laptime.render.html.page import Page, Section, Table, Tile
 from laptime.runs import Run
-from laptime.runs.files import one_line
 from laptime.views import format
 from laptime.views.comparison import compare
 from laptime.views.figures import comparison as figures

@@ -8,12 +8,12 @@ from typing import Any
 
 import numpy as np
 
+from laptime.files.text import one_line
 from laptime.model import Stage
 from laptime.model.comparison import compare_runs
 from laptime.render.html.page import Cell, Table
 from laptime.render.html.run_tables import facts_tables
 from laptime.runs import Run
-from laptime.runs.files import one_line
 from laptime.views import format
 from laptime.views.figures.comparison import Compared
 from laptime.views.run_view import NOUNS

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from laptime.errors import PredictionError
+from laptime.files.text import one_line
 from laptime.model import Phase
 from laptime.render.html.page import Page, Section, Table, Tile
 from laptime.render.html.prediction_tables import (
@@ -17,7 +18,6 @@ from laptime.render.html.prediction_tables import (
     kinds_table,
     predictions_table,
 )
-from laptime.runs.files import one_line
 from laptime.views import format
 from laptime.views.figures import prediction as figures
 from laptime.views.predicted_comparison import host_of, named_loss, summary_of

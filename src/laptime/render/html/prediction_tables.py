@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from laptime.files.text import one_line
 from laptime.render.html.page import Cell, Table
 from laptime.render.terminal.predicted_comparison_text import apart
-from laptime.runs.files import one_line
 from laptime.views import format
 from laptime.views.time_units import cells, figures, step_unit, training_unit
 

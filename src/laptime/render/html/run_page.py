@@ -9,13 +9,13 @@ from typing import Any
 from laptime.errors import LaptimeError
 from laptime.estimate.device_speed import peaks
 from laptime.estimate.measured_step import device_of, workload_of
+from laptime.files.text import one_line
 from laptime.model import Stage, Workload
 from laptime.render.html.page import Page, Section, Tile
 from laptime.render.html.run_tables import accounts_table, facts_tables, layers_table
 from laptime.render.terminal.run_tables import marked_steps
 from laptime.render.terminal.run_text import unlike_mean
 from laptime.runs import Run
-from laptime.runs.files import one_line
 from laptime.views import format
 from laptime.views.figures import layers, learning, steps
 from laptime.views.figures.breakdown import books

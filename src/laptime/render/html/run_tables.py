@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from laptime.files.text import one_line
 from laptime.render.html.page import Cell, Table
 from laptime.render.terminal.run_tables import label
 from laptime.runs import Run
-from laptime.runs.files import one_line
 from laptime.runs.flat_config import as_text, settings
 from laptime.views import format
 from laptime.views.run_view import NOUNS

@@ -17,6 +17,7 @@ from starlette.routing import Route
 from starlette.types import ASGIApp
 
 from laptime.errors import LaptimeError
+from laptime.files.text import one_line
 from laptime.render.server import assets, listing
 from laptime.render.server.drawing import draw, told
 from laptime.render.server.guard import Guard, Token
@@ -26,7 +27,6 @@ from laptime.render.server.live import Kept, tag
 from laptime.render.server.predicting import Networks, Predicting, form
 from laptime.render.server.results import MOST, Results
 from laptime.runs import load
-from laptime.runs.files import one_line
 from laptime.views import format
 from laptime.views.validate import sound
 

@@ -14,8 +14,8 @@ from threading import Lock
 from typing import Any
 
 from laptime.errors import LaptimeError
+from laptime.files.text import one_line, text_of
 from laptime.runs import Run, find_runs
-from laptime.runs.files import one_line, text_of
 from laptime.runs.run import RUN_FILE, read_document
 from laptime.views.validate import sound
 

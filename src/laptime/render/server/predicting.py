@@ -13,13 +13,13 @@ from laptime.errors import PredictionError, WorkloadError
 from laptime.estimate.measured_step import workload_of
 from laptime.estimate.whatif import DOZEN, FACTORS, LIMITS, Question, ask
 from laptime.estimate.whatif.question import PRECISIONS
+from laptime.files.text import one_line
 from laptime.model import Workload
 from laptime.render.server.index import Index
 from laptime.render.server.listing import predictable
 from laptime.render.server.live import tag
 from laptime.render.server.saved import Saved
 from laptime.runs import Run, load
-from laptime.runs.files import one_line
 from laptime.views.validate import sound
 
 Read = Callable[[int, str], Workload]

@@ -9,8 +9,8 @@ from pathlib import Path
 from threading import Lock
 
 from laptime.errors import WorkloadError
+from laptime.files.text import text_of
 from laptime.model import Workload
-from laptime.runs.files import text_of
 from laptime.runs.run import RUN_FILE
 
 _MARK = b'"laptime_workload"'  # which `Workload.save` writes first

@@ -9,10 +9,10 @@ from typing import IO, Any, NoReturn
 from rich.console import Console
 from rich.text import Text
 
+from laptime.files.text import one_line
 from laptime.render.terminal import run_tables
 from laptime.render.terminal.columns import GAP, facts, paragraph
 from laptime.render.terminal.layers_by_device import device_columns
-from laptime.runs.files import one_line
 from laptime.views import format
 from laptime.views.layer_order import BY_TIME, ORDERS, largest, like, possible
 from laptime.views.palette import of, painted

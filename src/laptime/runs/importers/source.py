@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from laptime.errors import DataError
-from laptime.runs.files import first_line, one_line
+from laptime.files.text import first_line, one_line
 
 _CHUNK = 1 << 20  # characters read at once
 _LONGEST = 1 << 26  # no event is longer; a file that seems to hold one is altered

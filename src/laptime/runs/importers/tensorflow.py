@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from laptime.errors import DataError
+from laptime.files.text import one_line
 from laptime.model import Account, LayerTime, Step
-from laptime.runs.files import one_line
 from laptime.runs.importers.imported import Collected
 from laptime.runs.importers.json_values import finite, integer, mapping, thread_id
 from laptime.runs.importers.source import ChromeTrace

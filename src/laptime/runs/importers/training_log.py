@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from laptime.errors import DataError
+from laptime.files.text import one_line
 from laptime.model import ACCOUNTS, Account, Stage, Step
-from laptime.runs.files import one_line
 from laptime.runs.importers.imported import Collected
 from laptime.runs.importers.log_lines import GROUPS, Line, read_line, read_named, read_values, values_of
 from laptime.runs.importers.source import opened

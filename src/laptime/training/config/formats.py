@@ -11,7 +11,7 @@ from typing import Any
 import yaml
 
 from laptime.errors import ConfigError
-from laptime.runs.files import first_line, one_line
+from laptime.files.text import first_line, one_line
 from laptime.training.config.xml import from_xml
 
 Tree = dict[Any, Any]

@@ -10,7 +10,7 @@ from typing import Any
 from urllib.parse import quote, unquote, urlsplit, urlunsplit
 
 from laptime.errors import DataError
-from laptime.runs.files import first_line
+from laptime.files.text import first_line
 from laptime.training.data.sync_places import CHUNK, Entry, Place, Read, Trouble, package
 
 _BUSY = {408, 425, 429, 500, 502, 503, 504}

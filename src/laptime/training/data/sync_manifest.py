@@ -17,7 +17,8 @@ from pathlib import Path
 from typing import Any
 
 from laptime.errors import DataError
-from laptime.runs.files import first_line, write_json
+from laptime.files.text import first_line
+from laptime.files.write import write_json
 from laptime.training.data.sync_places import CHUNK, Entry
 
 __all__ = ["JOURNAL", "MANIFEST", "Manifest", "Record", "digest", "holding", "identity"]

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from laptime.errors import DataError
-from laptime.runs.files import first_line
+from laptime.files.text import first_line
 from laptime.training.data.sync_places import CHUNK, Entry, Place, Read, Trouble, package
 
 _CONFIG = {"connect_timeout": 15, "read_timeout": 60, "retries": {"max_attempts": 2}}

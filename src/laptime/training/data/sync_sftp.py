@@ -16,7 +16,7 @@ from typing import Any
 from urllib.parse import unquote, urlsplit
 
 from laptime.errors import DataError
-from laptime.runs.files import first_line
+from laptime.files.text import first_line
 from laptime.training.data.sync_places import Entry, Kind, Place, Read, Trouble, package
 
 _TIMEOUTS = {"timeout": 15, "banner_timeout": 30, "auth_timeout": 30, "channel_timeout": 30}

@@ -14,7 +14,7 @@ from io import FileIO
 from pathlib import Path
 
 from laptime.errors import DataError, LaptimeError
-from laptime.runs.files import first_line
+from laptime.files.text import first_line
 from laptime.training.data.sync_manifest import Manifest, Record, digest, identity
 from laptime.training.data.sync_places import CHUNK, Entry, Place, Trouble
 from laptime.training.data.sync_plan import Refused, Wanted

@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
+from laptime.files.text import one_line
 from laptime.model import Stage
-from laptime.runs.files import one_line
 from laptime.views.figures.comparison import NAMES_AXIS, VERDICTS, Compared
 from laptime.views.figures.figure import COLOURS, Figure, Trace, apart, axis, colour, label, milliseconds
 

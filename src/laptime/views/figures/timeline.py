@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from laptime.files.text import one_line
 from laptime.model import ACCOUNTS
-from laptime.runs.files import one_line
 from laptime.views.figures.figure import COLOURS, Figure, Trace, axis, label, short
 from laptime.views.one_step import OneStep
 
