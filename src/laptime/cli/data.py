@@ -68,8 +68,10 @@ def sync(
 
 def _chosen(classes: str | None, classes_file: Path | None) -> list[str]:
     if classes_file is not None:
+        from laptime.files.read import read_text
+
         try:
-            lines = [line.strip() for line in classes_file.read_text("utf-8").splitlines()]
+            lines = [line.strip() for line in read_text(classes_file).splitlines()]
         except (OSError, UnicodeDecodeError) as error:
             reason = getattr(error, "strerror", None) or "it is not UTF-8 text"
             raise DataError(

@@ -105,7 +105,7 @@ def workload_of(run: Run) -> Workload:
     """What the run's step asks of a machine, as it was read while it was recorded."""
     path = run.path / WORKLOAD_FILE
     if path.exists():
-        return Workload.load(path)
+        return Workload.load(path, inside=run.path)
     told = run.summary.get("workload")
     why = (told or {}).get("reason") if isinstance(told, Mapping) else "an earlier laptime recorded it"
     raise PredictionError(

@@ -9,6 +9,7 @@ from pathlib import Path
 from threading import Lock
 
 from laptime.errors import WorkloadError
+from laptime.files.read import open_plain
 from laptime.files.text import text_of
 from laptime.model import Workload
 from laptime.runs.run import RUN_FILE
@@ -57,7 +58,7 @@ class Saved:
         with self._lock:
             if (path, seal) not in self._read:
                 try:
-                    self._read[path, seal] = Workload.load(path)
+                    self._read[path, seal] = Workload.load(path, inside=self.folder)
                 except RecursionError:
                     raise WorkloadError(f"{name} is no workload; it is nested too deep") from None
                 while len(self._read) > _KEPT:
@@ -79,7 +80,7 @@ class Saved:
         known = before.get(path)
         if known is None or known[0] != seal:
             try:
-                with open(path, "rb") as file:
+                with open_plain(path, inside=self.folder) as file:
                     known = seal, _MARK in file.read(_HEAD)
             except OSError:
                 return False

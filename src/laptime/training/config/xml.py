@@ -5,9 +5,7 @@ from __future__ import annotations
 from typing import Any
 from xml.etree.ElementTree import Element
 
-from defusedxml import DefusedXmlException
-from defusedxml.ElementTree import fromstring
-
+from laptime.files.parse import parse_xml
 from laptime.training.config.fields import OPTIONS, literal, sections, takes_several
 from laptime.training.config.overrides import listed
 
@@ -52,13 +50,7 @@ _THESIS = {word.replace("_", ""): key for word, key in THESIS.items()}
 
 def from_xml(data: bytes) -> dict[str, Any]:
     """The document as a tree of tables and text. Entities and document types are refused."""
-    try:
-        root: Element = fromstring(data, forbid_dtd=True)
-    except DefusedXmlException:
-        raise ValueError(
-            "it has a <!DOCTYPE …>, which can define entities, and they are not taken; leave it out and "
-            "write the values themselves"
-        ) from None
+    root = parse_xml(data)
     if _plain(root.tag) not in ROOTS:
         raise ValueError(f"its outermost element is <{root.tag[:60]}>; put everything inside <laptime>")
     tree = _table(root, "")
