@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from laptime.cli.options import Json, Runs, wrong
-from laptime.cli.outcome import answer, say
+from laptime.cli.outcome import answer, say, tell
 from laptime.cli.progress import waiting
 from laptime.errors import LaptimeError, RunError
 
@@ -88,13 +88,13 @@ def export(
             )
     except LaptimeError:  # what was written is there all the same
         for line in _lines(written):
-            say(f"laptime: written: {line}") if as_json else print(line)
+            say(f"laptime: written: {line}") if as_json else tell(line)
         raise
     if as_json:
         answer({"exports": written})
         return
     for line in _lines(written):
-        print(line)
+        tell(line)
 
 
 def _write(

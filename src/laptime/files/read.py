@@ -80,7 +80,9 @@ def _refused(code: int, why: str, path: str | bytes | Path) -> OSError:
 def read_bytes(path: str | bytes | Path, *, most: int = DOCUMENT_BYTES, inside: Path | None = None) -> bytes:
     """All of a plain file that has at most `most` bytes."""
     with open_plain(path, inside=inside) as file:
-        data = file.read(most + 1)
+        data = file.read(min(most, os.fstat(file.fileno()).st_size) + 1)
+        while len(data) <= most and (more := file.read(MIB)):  # it has grown meanwhile
+            data += more
     if len(data) > most:
         raise _refused(errno.EFBIG, f"it has more than {size(most)}", path)
     return data

@@ -13,6 +13,8 @@ from typing import Any, TypeVar, Union, cast, get_args, get_origin, get_type_hin
 from laptime.files.parse import WHOLE
 from laptime.files.text import one_line
 
+LARGEST = 1e100  # no time, count or price; sums and products of these stay finite
+
 T = TypeVar("T")
 Read = Callable[[Any], Any]
 
@@ -93,10 +95,10 @@ def count(value: Any) -> int:
 
 def number(value: Any) -> float:
     """A finite number."""
-    if isinstance(value, bool) or not isinstance(value, int | float) or abs(value) > 1e300:
+    if isinstance(value, bool) or not isinstance(value, int | float) or abs(value) > LARGEST:
         raise ValueError(f"{_shown(value)} is no number")
-    if not math.isfinite(value):
-        raise ValueError("it is not a finite number")
+    if math.isnan(value):
+        raise ValueError("it is not a number")
     return value
 
 

@@ -90,7 +90,7 @@ def _row(line: Mapping[str, str]) -> Row:
             phase=Phase.FORWARD,
             layer="",
             dtype=text(line["dtype"]),
-            sizes={text(name): count(size) for name, size in dict(parse_json(line["sizes"])).items()},
+            sizes={text(name): count(size) for name, size in dict(parse_json(text(line["sizes"]))).items()},
             flops=given["flops"],
             read=given["read"],
             written=given["written"],

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Any
 
+from laptime.files.typed import build
 from laptime.model.accounts import Account
 from laptime.model.layers import LOSS_LAYER
 
@@ -63,23 +64,19 @@ class Prediction:
     watts: float | None = None
 
     @classmethod
-    def of(cls, document: Mapping[str, Any]) -> Prediction:
+    def of(cls, document: Any) -> Prediction:
         """From its fields as JSON has them; what only another laptime keeps is passed over."""
-        known = {one.name: document[one.name] for one in fields(cls) if one.name in document}
-        low, high = map(float, document["interval_s"])
-        names = [one.name for one in fields(LayerTime)]
-        return cls(
-            **known
-            | {
-                "interval_s": (low, high),
-                "phases": {Account(name): float(seconds) for name, seconds in document["phases"].items()},
-                "layer_times": tuple(
-                    LayerTime(**{name: one[name] for name in names} | {"layer": one["layer"] or LOSS_LAYER})
-                    for one in document["layer_times"]  # an earlier laptime left the loss without a name
-                ),
-                "notes": tuple(map(str, document.get("notes") or ())),
-            }
-        )
+        if not isinstance(document, Mapping):
+            raise ValueError("it is no object")
+        prediction = build(cls, {**document, "layer_times": named_loss(document.get("layer_times"))})
+        if min(prediction.batch, prediction.gpus) < 1 or not prediction.step_s > 0:
+            raise ValueError("batch, gpus and step_s must be above 0")
+        if prediction.device_memory_bytes is not None and not prediction.device_memory_bytes > 0:
+            raise ValueError("device_memory_bytes must be above 0")
+        low, high = prediction.interval_s
+        if not low <= high:
+            raise ValueError("interval_s ends before it begins")
+        return prediction
 
     def layers(self) -> tuple[LayerTime, ...]:
         """In the order of their first calls."""
@@ -120,3 +117,13 @@ class Prediction:
         if self.training_s is None or self.watts is None:
             return None
         return self.training_s / 3600 * self.watts * self.gpus / 1000
+
+
+def named_loss(layers: Any) -> Any:
+    """Predicted layers as this laptime writes them: an earlier one left the loss without a name."""
+    if not isinstance(layers, list):
+        return layers
+    return [
+        one | {"layer": LOSS_LAYER} if isinstance(one, dict) and one.get("layer") == "" else one
+        for one in layers
+    ]

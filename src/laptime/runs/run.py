@@ -23,6 +23,7 @@ from laptime.runs.health import Health
 from laptime.runs.heartbeat import is_alive
 from laptime.runs.layer_summary import LayerSummaries, summarize_layers
 from laptime.runs.table_reader import StoredTable
+from laptime.runs.validate import sound
 
 RUN_FILE = "run.json"
 NETWORK_FILE = "network.json"
@@ -107,8 +108,8 @@ class Run:
         self.status: str = document["status"]
         self.created: datetime = _time(document["created"])
         self.config: dict[str, Any] = document["config"]
-        self.environment: dict[str, Any] = document["environment"]
-        self.summary: dict[str, Any] = document["summary"]
+        self.environment: dict[str, Any] = sound(document, "environment")
+        self.summary: dict[str, Any] = sound(document, "summary")
         self.outputs: dict[str, str] = document["outputs"]
         self.heartbeat: dict[str, Any] = document["heartbeat"]
         self.health = Health.of(document["health"])

@@ -16,11 +16,12 @@ import pyarrow.compute as pc
 
 from laptime.errors import DamagedRun, RunError
 from laptime.files.text import first_line, one_line
-from laptime.runs.parts import Part, live, open_part
+from laptime.runs.parts import MOST_GROUP_BYTES, Part, live, open_part
 from laptime.runs.repeats import KEY, NONE, Repeats, find_repeats
 from laptime.runs.schema import TableSchema, Value
 from laptime.runs.schema import steps as steps_schema
 
+_OTHER_COLUMNS = "its columns are not those of the table {}"
 _RELISTS = 20  # a part merged away while it was to be read: list again; a run merges once in many seconds
 
 
@@ -117,9 +118,11 @@ class StoredTable(Generic[Value]):
     ) -> Iterator[tuple[int, Any | None]]:
         for part in parts:
             with _naming(part.path):
-                parquet = open_part(part.path, read_dictionary=self.schema.repeated if coded else None)
-                if not parquet.schema_arrow.names == self.schema.arrow.names:
-                    raise pa.ArrowInvalid(f"its columns are not those of the table {self.schema.name}")
+                try:
+                    parquet = open_part(part.path, read_dictionary=self.schema.repeated)
+                except KeyError:
+                    raise pa.ArrowInvalid(_OTHER_COLUMNS.format(self.schema.name)) from None
+                self._check_columns(parquet.schema_arrow)
             for group in range(parquet.num_row_groups):
                 facts = parquet.metadata.row_group(group)
                 rows = facts.num_rows
@@ -130,8 +133,34 @@ class StoredTable(Generic[Value]):
                 if _may_hold(facts, steps):
                     with _naming(part.path):
                         table = parquet.read_row_group(group, columns=columns).slice(skip)
+                        table = self._checked(table, coded=coded)
                 yield rows - skip, table
                 skip = 0
+
+    def _check_columns(self, columns: Any) -> None:
+        if columns.names != self.schema.arrow.names:
+            raise pa.ArrowInvalid(_OTHER_COLUMNS.format(self.schema.name))
+        for mine, theirs in zip(self.schema.arrow, columns, strict=True):
+            if _value_type(theirs.type) != mine.type:
+                raise pa.ArrowInvalid(f"{mine.name} is {theirs.type}, not {mine.type}")
+
+    def _checked(self, table: Any, *, coded: bool) -> Any:
+        """Rows without gaps where there may be none; words as text, if they do not explode as such."""
+        for place, column in enumerate(table.columns):
+            field = self.schema.arrow.field(table.column_names[place])
+            if column.null_count and not field.nullable:
+                raise pa.ArrowInvalid(f"{field.name} has {column.null_count} missing values")
+            if not coded and pa.types.is_dictionary(column.type):
+                for chunk in column.chunks:
+                    length = pc.max(pc.binary_length(chunk.dictionary)).as_py() or 0
+                    if length * len(chunk) > MOST_GROUP_BYTES:
+                        raise pa.ArrowInvalid(f"{field.name} holds a word of {length:,} bytes")
+                table = table.set_column(place, field, column.cast(field.type))
+        return table
+
+
+def _value_type(kind: Any) -> Any:
+    return kind.value_type if pa.types.is_dictionary(kind) else kind
 
 
 def _attempts(parquet: Any) -> list[int]:
@@ -164,7 +193,7 @@ def _naming(path: Path) -> Iterator[None]:
         raise
     except PermissionError as error:
         raise RunError(f"{one_line(path)} cannot be read: permission denied") from error
-    except (OSError, pa.ArrowException) as error:
+    except (OSError, ValueError, LookupError, pa.ArrowException) as error:
         raise DamagedRun(
             f"{one_line(path)} is damaged ({first_line(error)}); delete it to read the rest of the run"
         ) from error

@@ -6,17 +6,19 @@ said of one and the same device only: between two it is how much faster the one 
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from laptime.errors import PredictionError
 from laptime.estimate.measured_step import MeasuredStep, device_of, measured_step, same_device
 from laptime.estimate.op_times import BETWEEN
-from laptime.files.text import one_line
+from laptime.files.read import read_json
+from laptime.files.text import first_line, one_line
+from laptime.files.typed import build
 from laptime.files.write import plain
-from laptime.model import LOSS_LAYER, Phase
+from laptime.model import Phase
 from laptime.model.prediction import Prediction
 from laptime.runs import Run
 
@@ -36,42 +38,50 @@ def is_prediction(path: Path) -> bool:
 def read_prediction(path: Path) -> Row:
     """The one prediction of a file."""
     shown = one_line(path)
-    try:
-        document = json.loads(path.read_bytes())
-        found = document["predictions"]
-        if len(found) != 1:
-            raise PredictionError(
-                f"{shown} holds {len(found)} predictions; save one alone: one --device and one --batch"
-            )
-        return _checked(found[0])
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
-        raise PredictionError(f"{shown} is no prediction; save one: laptime predict … --json > it") from None
+    found = read_document(path)["predictions"]
+    if len(found) != 1:
+        raise PredictionError(
+            f"{shown} holds {len(found)} predictions; save one alone: one --device and one --batch"
+        )
+    return dict(found[0])
 
 
 def read_predictions(path: Path) -> list[Prediction]:
     """All predictions of a file."""
+    return [Prediction.of(one) for one in read_document(path)["predictions"]]
+
+
+def read_document(path: Path) -> Row:
+    """What `laptime predict --json` wrote, each of its predictions checked."""
     try:
-        return [Prediction.of(one) for one in json.loads(path.read_bytes())["predictions"]]
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        document = read_json(path)
+        if not isinstance(document, dict) or not isinstance(document.get("predictions"), list):
+            raise ValueError("it holds no predictions")
+        read = [_with_derived(one, Prediction.of(one)) for one in document["predictions"]]
+    except (OSError, ValueError) as error:
+        why = first_line(error)
         raise PredictionError(
-            f"{one_line(path)} is no prediction; save one: laptime predict … --json > it"
+            f"{one_line(path)} is no prediction ({why}); save one: laptime predict … --json > it"
         ) from None
+    return document | {"predictions": read}
 
 
-def _checked(found: Any) -> Row:
-    for name in ("network", "device", "mode", "basis"):
-        str(found[name])
-    for name in ("batch", "step_s", "gpus"):
-        float(found[name])
-    for layer in found["layer_times"]:
-        str(layer["layer"]), [float(layer[f"{phase.value}_s"]) for phase in Phase]
-    low, high = map(float, found["interval_s"])
-    return dict(found) | {"interval_s": [low, high], "layer_times": named_loss(found["layer_times"])}
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Derived:
+    """What a document says of a prediction that follows from the rest; None where it does not say it."""
+
+    samples_per_s: float | None = None
+    fits: bool | None = None
+    epoch_s: float | None = None
+    training_s: float | None = None
+    dollars: float | None = None
+    kilowatt_hours: float | None = None
 
 
-def named_loss(layers: Sequence[Mapping[str, Any]]) -> list[Row]:
-    """Predicted layers as this laptime writes them: an earlier one left the loss without a name."""
-    return [dict(one) | {"layer": one["layer"] or LOSS_LAYER} for one in layers]
+def _with_derived(document: Row, prediction: Prediction) -> Row:
+    told = asdict(build(_Derived, document))
+    derived = {name: getattr(prediction, name) if value is None else value for name, value in told.items()}
+    return document | plain(prediction) | derived
 
 
 def against(run: Run, path: Path) -> Row:

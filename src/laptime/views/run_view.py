@@ -16,13 +16,13 @@ from laptime.files.write import plain
 from laptime.model import Account, How, Layer, Phase, Stage, Statistics, summarize
 from laptime.model.layers import LOSS_LAYER, OTHER_LAYER
 from laptime.runs import AccountSummaries, LayerSummary, Run
+from laptime.runs.validate import formed
 from laptime.views.findings import look_first
 from laptime.views.format import mebibytes, plural
 from laptime.views.health import health
 from laptime.views.layers_by_device import by_device
 from laptime.views.sparkline import course
 from laptime.views.step_series import series
-from laptime.views.validate import formed, sound
 
 METRICS = ("loss", "top1", "topn")
 NOUNS = {"train": "training", "validation": "validation"}
@@ -31,7 +31,6 @@ PSEUDO = (LOSS_LAYER, OTHER_LAYER)
 
 def content(run: Run) -> dict[str, Any]:
     """`run`, `health`, `train`, `validation`, `recorder`, `kernels`, `lost`, `notes`, `look_first`: all."""
-    run = sound(run)
     found: dict[str, Any] = {"run": _facts(run), "health": health(run)}
     for stage in Stage:
         found[stage.value] = _stage(run, stage)

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from laptime.errors import PredictionError
 from laptime.files.text import one_line
-from laptime.model import Phase
 from laptime.render.html.page import Page, Section, Table, Tile
 from laptime.render.html.prediction_tables import (
     beside_table,
@@ -20,14 +18,11 @@ from laptime.render.html.prediction_tables import (
 )
 from laptime.views import format
 from laptime.views.figures import prediction as figures
-from laptime.views.predicted_comparison import host_of, named_loss, summary_of
+from laptime.views.predicted_comparison import host_of, read_document, summary_of
 from laptime.views.time_units import duration, long_duration
 
 _GIB = 2.0**30
-_TEXTS = ("network", "device", "mode", "precision", "basis", "bottleneck")
-_NUMBERS = ("batch", "gpus", "step_s", "samples_per_s", "peak_memory_bytes", "reserved_memory_bytes")
 _TONES = {"True": "good", "False": "bad"}  # by whether it fits
-_MORE = ("data_flow", "largest", "choices")
 
 Row = Mapping[str, Any]
 
@@ -44,33 +39,12 @@ def read_predictions(paths: Sequence[Path]) -> dict[str, Any]:
 
 
 def _read(path: Path) -> dict[str, Any]:
-    shown = one_line(path)
-    try:
-        document = json.loads(path.read_bytes())
-        for one in document["predictions"]:
-            _check(one)
-            one["layer_times"] = named_loss(one["layer_times"])
-        for name in _MORE:
-            list(document.get(name) or ())
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
-        raise PredictionError(f"{shown} is no prediction; save one: laptime predict … --json > it") from None
+    document = read_document(path)
     if not document["predictions"]:
-        raise PredictionError(f"{shown} holds no prediction; save one: laptime predict … --json > it")
-    return dict(document)
-
-
-def _check(one: Any) -> None:
-    """Raise where a page could not be made of it."""
-    for name in _TEXTS:
-        str(one[name])
-    for name in _NUMBERS:
-        float(one[name])
-    low, high = one["interval_s"]
-    if not (float(one["step_s"]) > 0 and float(low) <= float(high)):
-        raise ValueError
-    for layer in one["layer_times"]:
-        str(layer["layer"]), [float(layer[f"{phase.value}_s"]) for phase in Phase]
-    dict(one.get("uncovered") or {}), list(one.get("notes") or ())
+        raise PredictionError(
+            f"{one_line(path)} holds no prediction; save one: laptime predict … --json > it"
+        )
+    return document
 
 
 # -- predictions alone -----------------------------------------------------------------------------

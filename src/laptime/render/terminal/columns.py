@@ -15,6 +15,7 @@ from rich.text import Text
 
 GAP = "  "
 _NARROWEST = 8
+_LONGEST = 10_000  # characters of a cell or a sentence
 _UNITS = re.compile(r"(?<=\d) (?=(?:ms|s|MiB|samples/s)\b|%)")
 _KEPT = "\N{NO-BREAK SPACE}"  # which textwrap does not break at
 
@@ -81,7 +82,7 @@ def _longest_word(column: Column) -> int:
 
 def _broken(columns: Sequence[Column], widths: Sequence[int], cells: Sequence[str], style: str) -> list[Text]:
     parts = [
-        textwrap.wrap(cell, width, break_on_hyphens=False) if cell else []
+        textwrap.wrap(_bounded(cell), width, break_on_hyphens=False) if cell else []
         for cell, width in zip(cells, widths, strict=True)
     ]
     return [
@@ -141,7 +142,7 @@ def shortened(text: str, width: int) -> str:
     """
     if cell_len(text) <= width:
         return text
-    rest = text
+    rest = text[-width:]  # a cell is a character or half of one, so more cannot stand in it
     while rest and cell_len(rest) > width - 1:
         rest = rest[1:]
     if rest[:1].isdigit() and text[-len(rest) - 1].isdigit():
@@ -152,13 +153,18 @@ def shortened(text: str, width: int) -> str:
 def paragraph(text: str, width: int, *, bullet: str = "", style: str = "") -> list[Text]:
     """A sentence over as many lines as it needs, indented under its bullet. A number stays with its unit."""
     lines = textwrap.wrap(
-        _UNITS.sub(_KEPT, text),
+        _UNITS.sub(_KEPT, _bounded(text)),
         max(width, 20),
         initial_indent=bullet,
         subsequent_indent=" " * len(bullet),
         break_on_hyphens=False,
     )
     return [Text(line.replace(_KEPT, " "), style=style, no_wrap=True) for line in lines]
+
+
+def _bounded(text: str) -> str:
+    """What `textwrap` breaks a word in takes time with the square of its length."""
+    return text if len(text) <= _LONGEST else text[: _LONGEST - 1] + "…"
 
 
 def facts(given: Sequence[str], width: int, *, style: str = "") -> list[Text]:

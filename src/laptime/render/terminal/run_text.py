@@ -9,7 +9,7 @@ from typing import IO, Any, NoReturn
 from rich.console import Console
 from rich.text import Text
 
-from laptime.files.text import one_line
+from laptime.files.text import one_line, visible
 from laptime.render.terminal import run_tables
 from laptime.render.terminal.columns import GAP, facts, paragraph
 from laptime.render.terminal.layers_by_device import device_columns
@@ -29,6 +29,13 @@ _FAR_APART = 1.2  # a mean and a median
 
 class TerminalConsole(Console):
     """A console that leaves a broken pipe to its caller, where `rich` would end the process with status 1."""
+
+    def print(self, *objects: Any, **options: Any) -> None:
+        """Show what a terminal would act on: escapes and bidirectional marks that came from a file."""
+        for thing in objects:
+            if isinstance(thing, Text):
+                thing.plain = visible(thing.plain)
+        super().print(*(visible(thing) if isinstance(thing, str) else thing for thing in objects), **options)
 
     def on_broken_pipe(self) -> NoReturn:
         """Let the caller know."""
