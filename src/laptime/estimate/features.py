@@ -61,8 +61,7 @@ _SPECIAL = {"native_dropout": "dropout", "nll_loss_forward": "score", "nll_loss2
 def of(kind: str, dtype: str, sizes: Mapping[str, int], moved: int) -> Work:
     """The features of any operation of a kind."""
     flops = count_flops(kind, sizes)
-    own = _OWN.get(kind, _plain)(sizes)
-    vector = (_log(flops), _log(moved), *own)
+    vector = (_log(flops), _log(moved), *_OWN.get(kind, _plain)(sizes))
     serial = sizes["s"] * sizes["l"] * sizes["directions"] if kind.startswith("recurrent") else 1
     return Work(kind=kind, dtype=dtype, flops=flops, bytes=moved, vector=vector, serial=serial)
 

@@ -13,6 +13,7 @@ from dataclasses import replace
 from math import prod
 
 from laptime.errors import WorkloadError
+from laptime.files.text import first_line
 from laptime.model import Operation, Phase
 from laptime.model.workload import Memory, Workload
 from laptime.ops import kinds
@@ -32,9 +33,14 @@ def rescaled(workload: Workload, batch: int) -> Workload:
         raise WorkloadError(
             "of a step with one sample nobody can tell what grows with the batch; read or record one with two"
         )
-    weights = _weights(workload.operations)
-    grown = _grown(workload, batch / workload.batch, weights)
-    operations = (_operation(one, workload.batch, batch, weights) for one in workload.operations)
+    try:
+        weights = _weights(workload.operations)
+        grown = _grown(workload, batch / workload.batch, weights)
+        operations = [_operation(one, workload.batch, batch, weights) for one in workload.operations]
+    except (KeyError, ArithmeticError) as error:  # the document of a workload can leave sizes out
+        raise WorkloadError(
+            f"an operation of the workload has no usable sizes ({first_line(error)}); trace it anew"
+        ) from None
     return replace(
         workload,
         batch=batch,

@@ -27,7 +27,8 @@ LARGE_ROWS = 4_000_000  # not rewritten while the run goes on; reading is no fas
 GROUP_ROWS = 131_072  # rows per row group: what a merge holds in memory, and what DuckDB reads as one task
 
 MOST_GROUP_ROWS = 8 * GROUP_ROWS
-MOST_GROUP_BYTES = 256 * MIB
+MOST_GROUP_BYTES = 256 * MIB  # encoded, as the footer says
+MOST_TEXT_BYTES = 512 * MIB  # of one column of words, decoded
 
 _NAME = re.compile(r"part-r(\d+)-(\d+)-(\d+)\.parquet")
 

@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 
 from laptime.errors import DamagedRun, RunError
 from laptime.files.text import first_line, one_line
-from laptime.runs.parts import MOST_GROUP_BYTES, Part, live, open_part
+from laptime.runs.parts import MOST_TEXT_BYTES, Part, live, open_part
 from laptime.runs.repeats import KEY, NONE, Repeats, find_repeats
 from laptime.runs.schema import TableSchema, Value
 from laptime.runs.schema import steps as steps_schema
@@ -152,9 +152,11 @@ class StoredTable(Generic[Value]):
                 raise pa.ArrowInvalid(f"{field.name} has {column.null_count} missing values")
             if not coded and pa.types.is_dictionary(column.type):
                 for chunk in column.chunks:
-                    length = pc.max(pc.binary_length(chunk.dictionary)).as_py() or 0
-                    if length * len(chunk) > MOST_GROUP_BYTES:
-                        raise pa.ArrowInvalid(f"{field.name} holds a word of {length:,} bytes")
+                    lengths = pc.cast(pc.binary_length(chunk.dictionary), pa.int64())
+                    if (pc.max(lengths).as_py() or 0) * len(chunk) > MOST_TEXT_BYTES:
+                        size = pc.sum(pc.take(lengths, chunk.indices)).as_py() or 0
+                        if size > MOST_TEXT_BYTES:
+                            raise pa.ArrowInvalid(f"{field.name} holds {size:,} bytes of text")
                 table = table.set_column(place, field, column.cast(field.type))
         return table
 

@@ -81,7 +81,8 @@ class _Derived:
 def _with_derived(document: Row, prediction: Prediction) -> Row:
     told = asdict(build(_Derived, document))
     derived = {name: getattr(prediction, name) if value is None else value for name, value in told.items()}
-    return document | plain(prediction) | derived
+    fields: Row = plain(prediction)
+    return document | fields | derived
 
 
 def against(run: Run, path: Path) -> Row:

@@ -8,6 +8,7 @@ import warnings
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime
+from functools import lru_cache
 from typing import Any
 
 from laptime.files.parse import WHOLE, parse_json
@@ -153,6 +154,11 @@ def _stage_of(prefix: str | None, text: str) -> Stage:
     """By the name of the value (`val_loss`), else by a word anywhere in the line."""
     if prefix:
         return Stage.VALIDATION if prefix.lower().startswith(_OF_VALIDATION) else Stage.TRAIN
+    return _stage_of_line(text)
+
+
+@lru_cache(maxsize=1)  # asked for every value of a line
+def _stage_of_line(text: str) -> Stage:
     words = re.sub(r"(val(?:idation)?|eval|test)_\w+", "", text)
     return Stage.VALIDATION if _VALIDATION.search(words) else Stage.TRAIN
 
