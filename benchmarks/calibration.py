@@ -13,11 +13,11 @@ import time
 from collections.abc import Iterable
 from pathlib import Path
 
-from laptime.estimate import device_speed, timed_ops
+from benchmarks import reference_ops
+from laptime.estimate import device_speed
 from laptime.estimate.calibration import Calibration
 from laptime.estimate.features import Work, work
-from laptime.estimate.fit import fit
-from laptime.estimate.timed_ops import Timed
+from laptime.estimate.fit import TimedOperation, fit
 from laptime.hardware import device
 from laptime.microbench import read_rows
 from laptime.model import Workload
@@ -43,9 +43,9 @@ AGREED = {
 }
 
 
-def timed(ops: Path) -> list[Timed]:
+def timed(ops: Path) -> list[TimedOperation]:
     """All single operations of the H200 that a model may learn from."""
-    published = [row for row in timed_ops.read(ops) if row.work.kind in AGREED]
+    published = [row for row in reference_ops.read(ops) if row.work.kind in AGREED]
     return published + [row.timed() for row in read_rows(OWN)]
 
 
@@ -58,13 +58,13 @@ def shape(work: Work) -> tuple[object, ...]:
     return (work.kind, work.dtype, work.vector)
 
 
-def without(rows: list[Timed], networks: Iterable[Workload]) -> list[Timed]:
+def without(rows: list[TimedOperation], networks: Iterable[Workload]) -> list[TimedOperation]:
     """Rows that have no shape of these networks."""
     known = {shape(work(one)) for network in networks for one in network.operations}
     return [row for row in rows if shape(row.work) not in known]
 
 
-def fitted(rows: list[Timed], name: str = "h200") -> Calibration:
+def fitted(rows: list[TimedOperation], name: str = "h200") -> Calibration:
     """A calibration from them."""
     known = device(name)
     return fit(

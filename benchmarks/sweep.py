@@ -13,7 +13,7 @@ from pathlib import Path
 
 import torch
 
-from laptime.microbench import FAMILIES, Sweep, convolutions, write_rows
+from laptime.microbench import Sweep, all_families, convolutions, write_rows
 
 # Draws of each round, where they are not one: what was thin in `h200_ops.csv`, then what networks showed.
 SHARES = {
@@ -32,7 +32,7 @@ def main() -> None:
     parser.add_argument("--shares", choices=SHARES, default="first")
     options = parser.parse_args()
     shares = SHARES[options.shares]
-    families = [replace(one, share=shares.get(one.name, 1)) for one in FAMILIES]
+    families = [replace(one, share=shares.get(one.name, 1)) for one in all_families()]
     if options.shares == "second":
         convolutions.LAST["cuda"] = 0.5
     device = torch.device(options.device)

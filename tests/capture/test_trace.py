@@ -10,7 +10,7 @@ from torch.utils.flop_counter import FlopCounterMode, sdpa_backward_flop_count, 
 
 from laptime.capture import trace
 from laptime.errors import WorkloadError
-from laptime.model import Account, Phase, Workload
+from laptime.model import LOSS_LAYER, Account, Phase, Workload
 from laptime.ops.rescaling import rescaled
 from laptime.recorder.layer_division import Division
 from laptime.training import target
@@ -205,8 +205,9 @@ def test_operations_belong_to_the_layer_that_takes_them_along():
     network = target.network("zener4")
     found = read(network, torch.randn(2, *entries()["zener4"].input))
     layers = list(found.layers)
-    forward = [one.layer for one in found.operations if one.phase is Phase.FORWARD]
-    backward = [one.layer for one in found.operations if one.phase is Phase.BACKWARD and one.layer]
+    forward = [one.layer for one in found.operations if one.account is Account.FORWARD]
+    of_loss = [one for one in found.operations if one.layer == LOSS_LAYER]
+    backward = [one.layer for one in found.operations if one.phase is Phase.BACKWARD and one not in of_loss]
     assert sorted(set(forward), key=layers.index) == layers
     assert forward == sorted(forward, key=layers.index)
     assert backward == sorted(backward, key=layers.index, reverse=True)

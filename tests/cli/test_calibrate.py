@@ -11,7 +11,7 @@ from laptime import hardware, microbench
 from laptime.cli import app
 from laptime.errors import CalibrationError, UnknownDevice
 from laptime.estimate import device_speed
-from laptime.microbench.stopwatch import HostWatch
+from laptime.microbench.stopwatch import HostStopwatch
 
 
 @pytest.fixture
@@ -23,7 +23,7 @@ def calibrations(monkeypatch, tmp_path):
 
 def hurry(patch):
     """Sweeps of tiny operations, each timed once."""
-    tiny = partial(microbench.Sweep, largest_s=0.0005, store_bytes=1 << 22, watch=HostWatch(most=1))
+    tiny = partial(microbench.Sweep, largest_s=0.0005, store_bytes=1 << 22, watch=HostStopwatch(most=1))
     patch.setattr(microbench, "Sweep", tiny)
 
 
@@ -140,21 +140,23 @@ def test_a_sweep_without_a_product_gives_no_peak_of_0():
     import torch
 
     from laptime.cli.calibrate import _figures
-    from laptime.microbench import Row
+    from laptime.microbench import SweepRow
     from laptime.model import Operation, Phase
 
     copied = Operation(name="aten.clone", kind="copy", phase=Phase.FORWARD, layer="", dtype="float32", read=8)
-    row = Row(operation=copied, device_us=1.0, host_us=0.0, calls=3)
+    row = SweepRow(operation=copied, device_us=1.0, host_us=0.0, calls=3)
     with pytest.raises(CalibrationError, match="give more --seconds"):
         _figures([row], torch.device("cpu"))
 
 
 def test_kinds_that_nearly_every_network_has_are_asked_for():
-    from laptime.cli.calibrate import _NEEDED, _advice
+    from laptime.cli.calibrate import _advice
+    from laptime.ops.registry import kinds as known
 
-    kinds = [{"kind": kind, "dtype": "float32", "model": True} for kind in _NEEDED]
+    common = [name for name, kind in known().items() if kind.common]
+    kinds = [{"kind": kind, "dtype": "float32", "model": True} for kind in ("mm", *common)]
     assert _advice(kinds, 20) is None
-    few = [*kinds[1:], {**kinds[0], "model": False}]
+    few = [{**one, "model": one["kind"] != "mm"} for one in kinds]
     assert "too few rows for mm" in _advice(few, 20)
     assert "give more --seconds" in _advice(few, 20)
     assert "--seconds" not in _advice(few, 120)

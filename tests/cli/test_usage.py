@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+from importlib import import_module
 
 import pytest
 from tests.cli.conftest import ENTRY_POINT
@@ -136,7 +137,7 @@ def test_a_path_with_line_breaks_still_gives_one_line(laptime):
 
 
 def test_an_unexpected_error_is_not_hidden(laptime, monkeypatch):
-    monkeypatch.setattr("laptime.runs.query", lambda *_: 1 / 0)
+    monkeypatch.setattr(import_module("laptime.runs.query"), "query", lambda *_: 1 / 0)
     with pytest.raises(ZeroDivisionError):
         laptime("query", "SELECT 1")
 
@@ -145,7 +146,7 @@ def test_ctrl_c_is_one_line_and_the_shell_s_status(laptime, run, monkeypatch):
     def interrupted(*_):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("laptime.runs.query", interrupted)
+    monkeypatch.setattr(import_module("laptime.runs.query"), "query", interrupted)
     done = laptime("query", "SELECT 1")
     assert (done.exit_code, done.stderr) == (130, "laptime: interrupted\n")
 

@@ -5,23 +5,23 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from benchmarks.reference_ops import read
 
 from laptime import hardware
 from laptime.errors import CalibrationError
 from laptime.estimate.calibration import LAUNCH_US, Calibration
 from laptime.estimate.device_speed import Speed
-from laptime.estimate.features import of
-from laptime.estimate.fit import fit
+from laptime.estimate.features import kernel_work
+from laptime.estimate.fit import TimedOperation, fit
 from laptime.estimate.op_times import predict_step, prepare
 from laptime.estimate.predict import bottleneck
-from laptime.estimate.timed_ops import Timed, read
 from laptime.model import Memory, Operation, Phase, Workload
 
 PEAKS = {"float32": 60e12, "tf32": 450e12, "bfloat16": 900e12}
 
 
 def product(m, k, n, dtype="float32"):
-    return of("mm", dtype, {"m": m, "k": k, "n": n}, 4 * (m * k + k * n + m * n))
+    return kernel_work("mm", dtype, {"m": m, "k": k, "n": n}, 4 * (m * k + k * n + m * n))
 
 
 def swept(share, count=200):
@@ -29,7 +29,7 @@ def swept(share, count=200):
     draw = np.random.default_rng(0)
     for _ in range(count):
         work = product(*(int(size) for size in 2 ** draw.integers(7, 13, 3)))
-        yield Timed(
+        yield TimedOperation(
             name="mm", work=work, device_us=work.flops / (share * 60e12) * 1e6 + LAUNCH_US, host_us=20.0
         )
 
@@ -51,7 +51,7 @@ def test_far_outside_of_the_sweep_it_stays_near_the_roofline(calibration):
 
 
 def test_a_kind_without_a_model_takes_its_bound(calibration):
-    work = of("softmax", "float32", {"r": 1000, "d": 1000}, 8_000_000)
+    work = kernel_work("softmax", "float32", {"r": 1000, "d": 1000}, 8_000_000)
     assert calibration.times_us([work])[0] == calibration.bound_us(work)
 
 
@@ -65,12 +65,14 @@ def test_a_saved_calibration_gives_the_same_times(calibration, tmp_path):
 
 def convolution(n, c):
     sizes = {"n": n, "c": c, "o": c, "h": 28, "w": 28, "k": 3, "s": 1, "p": 1, "g": 1, "places": 784}
-    return of("convolution", "float32", sizes | {"window": 9}, 8 * n * c * 784 + 36 * c * c)
+    return kernel_work("convolution", "float32", sizes | {"window": 9}, 8 * n * c * 784 + 36 * c * c)
 
 
 def test_workspaces_and_the_hosts_times_survive_a_file(tmp_path):
     rows = [
-        Timed(name="c", work=work, device_us=90.0, host_us=30.0 + number % 3, workspace=2 * work.bytes)
+        TimedOperation(
+            name="c", work=work, device_us=90.0, host_us=30.0 + number % 3, workspace=2 * work.bytes
+        )
         for number in range(60)
         if (work := convolution(1 + number % 8, 16 * (1 + number % 5)))
     ]
@@ -84,7 +86,7 @@ def test_workspaces_and_the_hosts_times_survive_a_file(tmp_path):
     assert again.workspace_bytes(works) == pytest.approx([2 * work.bytes for work in works], rel=0.2)
     assert again.host_us == {"convolution/float32": (31.0, 0.0), "recurrent/float32": (40.0, 7.5)}
     sizes = {"b": 8, "s": 10, "i": 32, "h": 32, "l": 1, "gates": 4, "directions": 1}
-    assert again.handed_us(of("recurrent", "float32", sizes, 1)) == (40.0, 9 * 7.5)
+    assert again.handed_us(kernel_work("recurrent", "float32", sizes, 1)) == (40.0, 9 * 7.5)
 
 
 def products(count, size=8):

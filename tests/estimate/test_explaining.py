@@ -1,59 +1,62 @@
-"""Explanations list the code's own constants, with the comments that stand there, and close over the time."""
+"""Explanations list every constant that was used, with its source, and close over the time."""
 
-import types
+import inspect
+from dataclasses import dataclass
+from types import ModuleType
+from typing import Annotated
 
 import pytest
 from tests.estimate.test_largest import workload
 
 from laptime import hardware
 from laptime.estimate import data_parallel, op_times
-from laptime.estimate.constants import of_module
 from laptime.estimate.explain import explain
 from laptime.estimate.predict import predict
 from laptime.model import prediction
+from laptime.model.constants import Source, of_module, of_value
 
-SOURCE = """
-# Set by eye.
-ONE_US = 3.0
-TWO_BYTES = 4  # counted
-_HIDDEN = 5
-NAMES = ("a", "b")
-
-# Another block
-# of two lines.
-LEFT, RIGHT = 0.1, 0.2
-BY_KIND_S = {"mm": 1.5, "copy": 2.5}
-VERSION = 7
-"""
+MANY = Source("Counted.")
 
 
-@pytest.fixture
-def module(tmp_path, monkeypatch):
-    file = tmp_path / "constants_of_a_test.py"
-    file.write_text(SOURCE)
-    monkeypatch.syspath_prepend(tmp_path)
-    import constants_of_a_test
-
-    return constants_of_a_test
+@dataclass(frozen=True)
+class Habit:
+    share: Annotated[float, Source("Set by eye.")] = 0.5
+    on: Annotated[bool, MANY] = True
+    unsaid: float = 3.0
 
 
-def test_numbers_in_capitals_come_with_their_unit_and_comment(module):
-    found = {
-        one.name: (one.value, one.unit, one.source.partition(": ")[2])
-        for one in of_module(module, without=("VERSION",))
+def module():
+    made = ModuleType("laptime.estimate.made_up")
+    made.__annotations__ = {
+        "ONE_US": Annotated[float, Source("Set by eye.")],
+        "LAUNCHES": Annotated[int, Source("Counted.", unit="launches")],
+        "BY_KIND_S": Annotated[dict[str, float], MANY],
+        "NAME": str,
     }
-    assert found == {
-        "ONE_US": (3.0, "µs", "Set by eye."),
-        "TWO_BYTES": (4, "bytes", "counted"),
-        "LEFT": (0.1, "", "Another block of two lines."),
-        "RIGHT": (0.2, "", "Another block of two lines."),
-        "BY_KIND_S[mm]": (1.5, "s", "Another block of two lines."),
-        "BY_KIND_S[copy]": (2.5, "s", "Another block of two lines."),
-    }
+    made.ONE_US, made.LAUNCHES, made.NAME, made.VERSION = 3.0, 4, "a", 7
+    made.BY_KIND_S = {"mm": 1.5, "copy": 2.5}
+    return made
 
 
-def test_a_module_without_its_source_is_no_error():
-    assert list(of_module(types.ModuleType("laptime.nowhere"))) == []
+def test_a_declared_constant_carries_its_unit_and_its_source():
+    found = [(one.name, one.value, one.unit, one.source) for one in of_module(module())]
+    assert found == [
+        ("ONE_US", 3.0, "µs", "estimate.made_up: Set by eye."),
+        ("LAUNCHES", 4, "launches", "estimate.made_up: Counted."),
+        ("BY_KIND_S[mm]", 1.5, "s", "estimate.made_up: Counted."),
+        ("BY_KIND_S[copy]", 2.5, "s", "estimate.made_up: Counted."),
+    ]
+
+
+def test_fields_of_a_value_are_constants_where_they_are_declared_so():
+    found = [(one.name, one.value, one.source.partition(": ")[2]) for one in of_value(Habit())]
+    assert found == [("Habit.share", 0.5, "Set by eye."), ("Habit.on", "True", "Counted.")]
+
+
+def test_sources_need_no_source_code(monkeypatch):
+    """Where compiled files alone are installed, explanations are the same."""
+    monkeypatch.setattr(inspect, "getsource", lambda _: (_ for _ in ()).throw(OSError()))
+    assert any(one.name == "HOST_STEP" and "by eye" in one.source for one in explained("h200").constants)
 
 
 def explained(name, gpus=1):
@@ -82,7 +85,7 @@ def test_habits_of_exchange_are_listed_for_several_gpus_only():
     assert not [one for one in explained("v100").constants if one.name.startswith("Habits.")]
     found = {one.name: one for one in explained("v100", gpus=2).constants}
     assert found["Habits.link_share"].value == data_parallel.DDP.link_share
-    assert found["Habits.bucket_bytes"].source.endswith("DistributedDataParallel's")
+    assert found["Habits.bucket_bytes"].source.endswith("DistributedDataParallel.")
     assert not [name for name in found if "p100" in name]
 
 

@@ -19,7 +19,7 @@ from laptime.estimate.data_parallel import (
     scale,
 )
 from laptime.estimate.launch_queue import Played
-from laptime.estimate.op_times import PredictedOperation, Step
+from laptime.estimate.op_times import PredictedOperation, TimedStep
 from laptime.hardware import Device, device, link
 from laptime.model import LOSS_LAYER, Operation, Phase
 
@@ -185,7 +185,7 @@ def test_a_predicted_step_gives_its_gradients_in_the_order_of_the_backward_pass(
         operation(Phase.UPDATE, "first", 0.1, params=10),
         operation(Phase.UPDATE, "last", 0.2, params=1000),
     )
-    step = alone_from_step(Step(operations=parts, played=Played(spans=[], busy_s=0.0, host_s=0.0)))
+    step = alone_from_step(TimedStep(operations=parts, played=Played(spans=[], busy_s=0.0, host_s=0.0)))
     assert step.forward_s == 2.5
     assert [(one.seconds, one.bytes) for one in step.backward if one.bytes] == [(2.25, 4000.0), (3.0, 40.0)]
     assert step.step_s == pytest.approx(8.05)

@@ -15,7 +15,6 @@ from laptime.cli.predict_document import document as prediction_document
 from laptime.estimate.calibration import Calibration
 from laptime.estimate.forest import Forest
 from laptime.estimate.measured_step import workload_of
-from laptime.estimate.timed_ops import read as read_timed
 from laptime.hardware import device
 from laptime.microbench.row import read_rows
 from laptime.model import Workload
@@ -136,10 +135,6 @@ Epoch: [3][ 20/100]\tTime  0.150 ( 0.160)\tLoss 3.2e-01 (3.3e-01)\tAcc@1  87.50 
 {"step": 4, "loss": 0.25, "seconds": 0.5}
 """
 TABLE = "step,epoch,loss,seconds,stage\n0,0,1.5,0.2,train\n1,0,1.25,0.2,train\n2,0,1.0,0.3,val\n"
-TIMED = """op,dtype,shape,bytes_in,bytes_out,device_us,host_us
-mm,float32,m64 k64 n64,32768,16384,5.5,9.0
-convolution,float32,n8 c64 h8 o64 k3 s1 p1,131072,131072,20.0,15.0
-"""
 ROWS = """op,kind,dtype,sizes,flops,read,written,device_us,host_us,calls,workspace
 aten.mm,mm,float32,"{""m"": 64, ""k"": 64, ""n"": 64}",524288,32768,16384,5.5,9.0,10,0
 """
@@ -187,7 +182,6 @@ def doors(folder: Path) -> list[Door]:
         ("labels in lines", "labels.txt", "n01 cat\nn02 dog\n", read_labels, 1),
         ("log", "train.log", LOG, _collect, 6),
         ("table", "train.csv", TABLE, _collect, 2),
-        ("timed operations", "ops.csv", TIMED, lambda path: list(read_timed(path)), 2),
         ("rows of a sweep", "rows.csv", ROWS, lambda path: list(read_rows(path)), 2),
     )
     for name, file, text, read, weight in texts:

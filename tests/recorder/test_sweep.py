@@ -9,9 +9,9 @@ import torch.nn.functional as F
 from torch import nn
 
 from laptime.capture import trace
-from laptime.microbench import FAMILIES, Case, Row, Sweep, host_of, read_rows, write_rows
+from laptime.microbench import Case, Sweep, SweepRow, all_families, host_of, read_rows, write_rows
 from laptime.microbench.random_sizes import Bounds, Draw, Supply, TooLarge
-from laptime.microbench.stopwatch import HostWatch
+from laptime.microbench.stopwatch import HostStopwatch
 from laptime.recorder.layer_division import Division
 
 CPU = torch.device("cpu")
@@ -40,7 +40,7 @@ def drawn(family, seed=0, dtype=torch.float32):
     raise AssertionError(f"no member of {family.name} is small enough")
 
 
-@pytest.mark.parametrize("family", FAMILIES, ids=lambda one: one.name)
+@pytest.mark.parametrize("family", all_families(), ids=lambda one: one.name)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 def test_members_of_a_family_are_single_operations_of_its_kinds(family, dtype):
     if dtype is torch.bfloat16 and not family.low:
@@ -99,7 +99,7 @@ def expect(family, network, *, seeds=range(6)):
                 assert told(mine) in [told(one) for one in step], (mine, [told(one) for one in step])
 
 
-FAMILY = {family.name: family for family in FAMILIES}
+FAMILY = {family.name: family for family in all_families()}
 
 
 def arguments(case):
@@ -297,7 +297,7 @@ def test_an_update_is_told_as_a_network_s():
 
 
 def test_a_sweep_of_a_second_has_every_kind(tmp_path):
-    sweep = Sweep(CPU, seconds=1.5, largest_s=0.0005, store_bytes=1 << 22, watch=HostWatch(most=1))
+    sweep = Sweep(CPU, seconds=1.5, largest_s=0.0005, store_bytes=1 << 22, watch=HostStopwatch(most=1))
     rows = list(sweep)
     seen = Counter(row.operation.kind for row in rows)
     assert len(rows) + sweep.disturbed > 40
@@ -314,7 +314,7 @@ def test_a_sweep_of_a_second_has_every_kind(tmp_path):
 def test_a_workspace_that_nobody_looked_at_is_not_taken_for_none(tmp_path):
     operation = drawn(FAMILY["mm"])[0].operation()
     rows = [
-        Row(operation=operation, device_us=5.0, host_us=0.0, calls=3, workspace=size)
+        SweepRow(operation=operation, device_us=5.0, host_us=0.0, calls=3, workspace=size)
         for size in (None, 0, 4096)
     ]
     write_rows(rows, tmp_path / "rows.csv")
@@ -348,7 +348,7 @@ def test_what_would_take_too_long_is_refused():
 
 
 def test_what_a_forward_pass_makes_stays_for_a_while():
-    watch = HostWatch(held_bytes=1000, most=3)
+    watch = HostStopwatch(held_bytes=1000, most=3)
     watch.time(lambda: torch.zeros(10), kept=True)
     assert len(watch._held) == 3
     watch.time(lambda: torch.zeros(1000), kept=True)
@@ -358,5 +358,5 @@ def test_what_a_forward_pass_makes_stays_for_a_while():
 def test_a_row_is_timed_under_the_features_of_a_prediction():
     with torch.no_grad():
         operation = Case(call=partial(torch.ops.aten.relu, torch.ones(3, 4))).operation()
-    row = Row(operation=operation, device_us=2.0, host_us=0.0, calls=3)
+    row = SweepRow(operation=operation, device_us=2.0, host_us=0.0, calls=3)
     assert (row.timed().name, row.timed().work.bytes) == ("aten.relu", 96)

@@ -1,8 +1,9 @@
 """What CUDA would choose where the CPU chooses otherwise, lent to fake CPU tensors while a step is read.
 
-Attention, recurrent layers and dropout are one operation each on a GPU (`own`) and several, or another, on a
-CPU; and autocast keeps more operations in float32 on CUDA. Both are settled by torch's dispatcher, so kernels
-are registered there for the time of the reading: they reach calls from C++ too.
+Attention, recurrent layers and dropout are one operation each on a GPU (`fused_ops`) and several, or another,
+on a CPU; and autocast keeps more operations in float32 on CUDA (torch's documentation, "Automatic Mixed
+Precision: CUDA Ops that can autocast to float32"; the kinds in `ops` name them). Both are settled by torch's
+dispatcher, so kernels are registered there for the time of the reading: they reach calls from C++ too.
 """
 
 from __future__ import annotations
@@ -18,57 +19,9 @@ from torch import Tensor
 from torch.library import Library
 
 from laptime.capture.fused_ops import Attention, Recurrent, Wide
+from laptime.ops.registry import kinds
 
 _LOCK = threading.Lock()
-
-# Torch's documentation, "Automatic Mixed Precision": CUDA Ops that can autocast to float32. Those that
-# autocast of the CPU has not on its own list; names with the overload that networks call.
-_FLOAT32 = [
-    "layer_norm",
-    "native_layer_norm",
-    "group_norm",
-    "nll_loss",
-    "nll_loss_nd",
-    "nll_loss2d",
-    "cosine_similarity",
-    "cumsum",
-    "exp",
-    "expm1",
-    "log",
-    "log10",
-    "log1p",
-    "log2",
-    "pow.Tensor_Scalar",
-    "pow.Tensor_Tensor",
-    "pow.Scalar",
-    "prod",
-    "prod.dim_int",
-    "reciprocal",
-    "rsqrt",
-    "softplus",
-    "sum",
-    "sum.dim_IntList",
-    "norm.Scalar",
-    "norm.ScalarOpt_dim",
-    "l1_loss",
-    "mse_loss",
-    "smooth_l1_loss",
-    "huber_loss",
-    "kl_div",
-    "binary_cross_entropy_with_logits",
-    "cosh",
-    "sinh",
-    "tan",
-    "acos",
-    "asin",
-    "hinge_embedding_loss",
-    "margin_ranking_loss",
-    "soft_margin_loss",
-    "triplet_margin_loss",
-    "cosine_embedding_loss",
-    "poisson_nll_loss",
-    "rms_norm",
-]
 
 
 def _sdpa(
@@ -187,7 +140,9 @@ def of_cuda() -> Iterator[None]:
             lent.impl("softmax.int", _widened("softmax"), "AutocastCPU")
             lent.impl("log_softmax.int", _log_softmax, "AutocastCPU")
             lent.impl("cross_entropy_loss", _cross_entropy, "AutocastCPU")
-            for name in _FLOAT32:
+            for name in dict.fromkeys(
+                name for kind in kinds().values() for name in kind.cuda_float32.split()
+            ):
                 if _exists(name):
                     lent.impl(name, _in_float32(name), "AutocastCPU")
             yield

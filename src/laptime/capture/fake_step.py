@@ -15,12 +15,12 @@ from torch.nn.modules.module import register_module_forward_hook, register_modul
 from laptime.capture import cuda_choices
 from laptime.capture.fake_tensors import fake_mode, fakes, unlogged, without_memory
 from laptime.capture.op_reader import Alive, Reader, tensors_in
-from laptime.capture.optimizer_ops import Division, size_of, updates
+from laptime.capture.optimizer_ops import DividedNetwork, size_of, updates
 from laptime.capture.refusals import check_batch, check_loss, refusal
 from laptime.errors import WorkloadError
 from laptime.model.operation import Operation
-from laptime.model.workload import Memory, Optimizer, Workload
-from laptime.ops.optimizers import OPTIMIZERS
+from laptime.model.workload import Memory, Workload
+from laptime.ops.optimizers import OPTIMIZERS, UpdateRule
 
 DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
@@ -48,7 +48,7 @@ def trace(
     network: nn.Module,
     batch: Any,
     *,
-    division: Division,
+    division: DividedNetwork,
     loss: Loss = cross_entropy,
     precision: str = "fp32",
     mode: str = "training",
@@ -79,7 +79,7 @@ def trace(
     )
 
 
-def _checked(precision: str, mode: str, optimizer: str) -> Optimizer:
+def _checked(precision: str, mode: str, optimizer: str) -> UpdateRule:
     """The optimizer of that name, if the other words are known too."""
     if mode not in ("training", "inference"):
         raise WorkloadError(f"mode is training or inference, not {mode!r}")
@@ -101,7 +101,9 @@ class _Read:
     gradients: int = 0
 
 
-def _read(network: nn.Module, batch: Any, division: Division, loss: Loss, precision: str, mode: str) -> _Read:
+def _read(
+    network: nn.Module, batch: Any, division: DividedNetwork, loss: Loss, precision: str, mode: str
+) -> _Read:
     """Run a step on tensors without memory; the network is left as it was."""
     alive = Alive()
     read = _Read(alive=alive, reader=Reader(alive))
@@ -124,7 +126,7 @@ def _read(network: nn.Module, batch: Any, division: Division, loss: Loss, precis
     return read
 
 
-def _memory(network: nn.Module, batch: Any, read: _Read, updated: Optimizer | None) -> Memory:
+def _memory(network: nn.Module, batch: Any, read: _Read, updated: UpdateRule | None) -> Memory:
     """Bytes of a step; without an optimizer, of a forward pass."""
     trainable = [one for one in network.parameters() if one.requires_grad] if updated else []
     state = sum(one.numel() for one in trainable) * 4 * (updated.state_values if updated else 0)
@@ -162,7 +164,7 @@ def _step(network: nn.Module, given: Any, loss: Loss, precision: str, mode: str,
 
 
 @contextmanager
-def _watched(division: Division, read: _Read) -> Iterator[None]:
+def _watched(division: DividedNetwork, read: _Read) -> Iterator[None]:
     """Every module tells when it is entered, and the network when it is done."""
     units = {id(unit.module): unit for unit in division.units}
     root = division.units[0].module
@@ -189,7 +191,9 @@ def _watched(division: Division, read: _Read) -> Iterator[None]:
         yield
 
 
-def _owned(found: list[tuple[Operation, int]], entries: list[Any], division: Division) -> list[Operation]:
+def _owned(
+    found: list[tuple[Operation, int]], entries: list[Any], division: DividedNetwork
+) -> list[Operation]:
     """Operations with the names of their layers: that of the last layer entered before them."""
     names: list[str] = []
     by_index = {unit.layer: unit.name for unit in division.layers()}

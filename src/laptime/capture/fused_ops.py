@@ -6,31 +6,30 @@ what shapes they give, and what the backward pass keeps. A reading names them as
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
 from torch.library import Library
 
 _LIBRARY = Library("laptime", "DEF")
-_LIBRARY.define("attention(Tensor q, Tensor k, Tensor v, bool causal) -> (Tensor, Tensor)")
-_LIBRARY.define(
-    "attention_backward(Tensor g, Tensor q, Tensor k, Tensor v, Tensor out, Tensor sums, bool causal)"
-    " -> (Tensor, Tensor, Tensor)"
-)
-_LIBRARY.define(
-    "recurrent(Tensor x, Tensor[] weights, int gates, int hidden, int layers, int directions)"
-    " -> (Tensor, Tensor)"
-)
-_LIBRARY.define(
-    "recurrent_backward(Tensor g, Tensor x, Tensor[] weights, Tensor reserve, int gates, int hidden,"
-    " int layers, int directions) -> (Tensor, Tensor[])"
-)
-for _name in ("wide_softmax", "wide_log_softmax"):
-    _LIBRARY.define(f"{_name}(Tensor x, int dim) -> Tensor")
-    _LIBRARY.define(f"{_name}_backward(Tensor g, Tensor out, int dim, ScalarType dtype) -> Tensor")
+Meaning = TypeVar("Meaning", bound=Callable[..., Any])
 
 
+def _defined(*schemas: str) -> Callable[[Meaning], Meaning]:
+    """Enter a function as what operations of these schemas give."""
+
+    def enter(meaning: Meaning) -> Meaning:
+        for schema in schemas:
+            _LIBRARY.define(schema)
+            _LIBRARY.impl(schema.partition("(")[0], meaning, "CompositeExplicitAutograd")
+        return meaning
+
+    return enter
+
+
+@_defined("attention(Tensor q, Tensor k, Tensor v, bool causal) -> (Tensor, Tensor)")
 def _attention(q: Tensor, k: Tensor, v: Tensor, causal: bool) -> tuple[Tensor, Tensor]:
     batch, heads, steps, _ = q.shape
     # Laid out step by step, all heads side by side, so that joining the heads afterwards copies nothing.
@@ -38,12 +37,20 @@ def _attention(q: Tensor, k: Tensor, v: Tensor, causal: bool) -> tuple[Tensor, T
     return out, q.new_empty(q.shape[:-1], dtype=torch.float32)
 
 
+@_defined(
+    "attention_backward(Tensor g, Tensor q, Tensor k, Tensor v, Tensor out, Tensor sums, bool causal)"
+    " -> (Tensor, Tensor, Tensor)"
+)
 def _attention_backward(
     g: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor, sums: Tensor, causal: bool
 ) -> tuple[Tensor, Tensor, Tensor]:
     return torch.empty_like(q), torch.empty_like(k), torch.empty_like(v)
 
 
+@_defined(
+    "recurrent(Tensor x, Tensor[] weights, int gates, int hidden, int layers, int directions)"
+    " -> (Tensor, Tensor)"
+)
 def _recurrent(
     x: Tensor, weights: list[Tensor], gates: int, hidden: int, layers: int, directions: int
 ) -> tuple[Tensor, Tensor]:
@@ -56,6 +63,10 @@ def _recurrent(
     return x.new_empty((*x.shape[:2], hidden * directions)), reserve
 
 
+@_defined(
+    "recurrent_backward(Tensor g, Tensor x, Tensor[] weights, Tensor reserve, int gates, int hidden,"
+    " int layers, int directions) -> (Tensor, Tensor[])"
+)
 def _recurrent_backward(
     g: Tensor,
     x: Tensor,
@@ -69,25 +80,19 @@ def _recurrent_backward(
     return torch.empty_like(x), [torch.empty_like(one) for one in weights]
 
 
+@_defined("wide_softmax(Tensor x, int dim) -> Tensor", "wide_log_softmax(Tensor x, int dim) -> Tensor")
 def _wide(x: Tensor, dim: int) -> Tensor:
     return torch.empty_like(x, dtype=torch.float32)
 
 
+@_defined(
+    "wide_softmax_backward(Tensor g, Tensor out, int dim, ScalarType dtype) -> Tensor",
+    "wide_log_softmax_backward(Tensor g, Tensor out, int dim, ScalarType dtype) -> Tensor",
+)
 def _wide_backward(g: Tensor, out: Tensor, dim: int, dtype: torch.dtype) -> Tensor:
     return torch.empty_like(g, dtype=dtype)
 
 
-for _name, _meaning in {
-    "attention": _attention,
-    "attention_backward": _attention_backward,
-    "recurrent": _recurrent,
-    "recurrent_backward": _recurrent_backward,
-    "wide_softmax": _wide,
-    "wide_softmax_backward": _wide_backward,
-    "wide_log_softmax": _wide,
-    "wide_log_softmax_backward": _wide_backward,
-}.items():
-    _LIBRARY.impl(_name, _meaning, "CompositeExplicitAutograd")
 operations = torch.ops.laptime
 
 

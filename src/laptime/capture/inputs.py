@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from laptime.errors import WorkloadError
-from laptime.ops.optimizers import OPTIMIZERS
+from laptime.ops.optimizers import OPTIMIZERS, rule_of
 
 _NAMES = {torch.float16: "fp16", torch.bfloat16: "bf16", torch.float64: "fp64"}
 
@@ -55,12 +55,11 @@ def optimizer(given: Any) -> Any:
     """The name of an optimizer; one of torch's own is known by its class."""
     if not isinstance(given, torch.optim.Optimizer):
         return given
-    name = type(given).__name__.lower()
-    if name == "sgd" and given.defaults.get("momentum"):
-        name = "momentum"
-    if name not in OPTIMIZERS:
-        raise WorkloadError(f"{type(given).__name__} is not known here; one of {', '.join(OPTIMIZERS)}")
-    return name
+    name = type(given).__name__
+    rule = rule_of(name, momentum=bool(given.defaults.get("momentum")))
+    if rule is None:
+        raise WorkloadError(f"{name} is not known here; one of {', '.join(OPTIMIZERS)}")
+    return rule.name
 
 
 def precision(network: nn.Module, asked: str) -> str:

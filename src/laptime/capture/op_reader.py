@@ -12,9 +12,8 @@ from torch import Tensor
 from torch.nn.parameter import UninitializedBuffer, UninitializedParameter
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from laptime.capture.op_sizes import sizes
 from laptime.model import LOSS_LAYER, Operation, Phase
-from laptime.ops import kinds
+from laptime.ops.registry import kind_named, kind_of, kinds
 
 _ROUNDING = 512  # bytes: CUDA's caching allocator hands out multiples of it
 _ASSUMED = {torch.bool: False, torch.float32: 0.5, torch.bfloat16: 0.5, torch.float16: 0.5}
@@ -90,6 +89,7 @@ class Reader(TorchDispatchMode):
 
     def __init__(self, alive: Alive) -> None:
         super().__init__()
+        kinds()  # loads them before the step rather than in it
         self.alive = alive
         self.phase = Phase.FORWARD
         self.in_network = False  # else what runs forward is the loss
@@ -124,34 +124,35 @@ class Reader(TorchDispatchMode):
             self.alive.settle()
         for tensor in tensors_in(out):
             self.alive.see(tensor)
-        name = func._schema.name.partition("::")[2]
-        known = func.namespace in ("aten", "laptime") and not func.is_view and name not in NO_KERNEL
+        name = func._schema.name.removeprefix("aten::").removeprefix("laptime::")
+        foreign = "::" in name  # of another library: read where a kind claims it
+        known = kind_of(name) is not None if foreign else not func.is_view and name not in NO_KERNEL
         if known and not accumulating:
             self.alive.settle()
             name, given = self._named(name, func, args, kwargs)
             self._keep(name, func, given, out, node)
 
     def _named(self, name: str, func: Any, args: Any, kwargs: Any) -> tuple[str, Any]:
-        """The operation's name and its arguments, as `kinds` and `sizes` know them."""
+        """The operation's name and its arguments, as its kind knows them."""
         return name, (*args, *kwargs.values())
 
     def _keep(self, name: str, func: Any, args: tuple[Any, ...], out: Any, node: Any) -> None:
-        kind = kinds.KINDS.get(name)
+        kind = kind_of(name) or kind_named("other")
         phase, owner = self._place(node)
-        measured = sizes(kind, args, out) if kind is not None else {}
+        sizes = kind.sizes(args, out)
         inputs, outputs = list(_unique(tensors_in(args))), list(_unique(tensors_in(out)))
         operation = Operation(
-            name=f"{func.namespace}.{name}",
-            kind=kind or "other",
+            name=f"{func.namespace}.{name.rpartition('::')[2]}",
+            kind=kind.name,
             phase=phase,
             layer=LOSS_LAYER,  # unless a layer owns it
             dtype=_dtype(inputs, outputs),
-            sizes=measured or {"n": sum(one.numel() for one in outputs)},
-            flops=kinds.flops(kind, measured) if kind else 0,
-            read=0 if kind == "fill" else _read(kind, inputs, outputs),
+            sizes=sizes,
+            flops=kind.flops(sizes),
+            read=kind.read_bytes([*map(_bytes, inputs)], [*map(_bytes, outputs)]),
             written=sum(map(_bytes, outputs)) or sum(map(_bytes, inputs)),  # without a result: in place
             alive=self.alive.now,
-            covered=kind is not None,
+            covered=kind.covered,
         )
         self.found.append((operation, owner))
 
@@ -190,14 +191,6 @@ def _bytes(tensor: Tensor) -> int:
     for size, stride in zip(tensor.shape, tensor.stride(), strict=True):
         stored *= size if stride else 1
     return stored * tensor.element_size()
-
-
-def _read(kind: str | None, inputs: list[Tensor], outputs: list[Tensor]) -> int:
-    """All inputs; of a table that is looked up in, only what is taken out."""
-    if kind == "gather" and inputs:
-        taken = sum(map(_bytes, outputs))
-        return taken + sum(min(_bytes(one), taken) for one in inputs[1:])
-    return sum(map(_bytes, inputs))
 
 
 def _dtype(inputs: list[Tensor], outputs: list[Tensor]) -> str:

@@ -7,12 +7,12 @@ from typing import Any, Protocol
 
 from torch import Tensor
 
-from laptime.model import OTHER_LAYER, Operation, Phase
-from laptime.model.workload import Optimizer
+from laptime.model import OTHER_LAYER, Operation
+from laptime.ops.optimizers import UpdateRule, update_operation
 
 
-class Division(Protocol):
-    """A network divided into layers, as `measure.division` does it."""
+class DividedNetwork(Protocol):
+    """A network divided into layers, as `recorder.layer_division` does it."""
 
     @property
     def units(self) -> Sequence[Any]: ...
@@ -22,33 +22,18 @@ class Division(Protocol):
     def parameters_by_layer(self, claimed: set[int]) -> dict[int, list[Tensor]]: ...
 
 
-def updates(division: Division, optimizer: Optimizer) -> list[Operation]:
+def updates(network: DividedNetwork, rule: UpdateRule) -> list[Operation]:
     """One operation for each layer's parameters; torch goes through all of them at once."""
-    names = {unit.layer: unit.name for unit in division.layers()}
-    found = []
-    for index, parameters in division.parameters_by_layer(set()).items():
-        trained = [one for one in parameters if one.requires_grad]
+    names = {unit.layer: unit.name for unit in network.layers()}
+    operations = []
+    for index, parameters in network.parameters_by_layer(set()).items():
+        trained = [tensor for tensor in parameters if tensor.requires_grad]
         if not trained:
             continue
-        count, size = sum(one.numel() for one in trained), sum(map(size_of, trained))
-        found.append(update(optimizer, count, len(trained), size, layer=names.get(index, OTHER_LAYER)))
-    return found
-
-
-def update(
-    optimizer: Optimizer, parameters: int, tensors: int, size: int, *, layer: str = OTHER_LAYER
-) -> Operation:
-    """One pass after another over parameters of `size` bytes; of eight, five read and three write."""
-    return Operation(
-        name=f"optimizer.{optimizer.name}",
-        kind="optimizer",
-        phase=Phase.UPDATE,
-        layer=layer,
-        dtype="float32",
-        sizes={"params": parameters, "tensors": tensors, "passes": optimizer.passes},
-        read=size * optimizer.passes * 5 // 8,
-        written=size * optimizer.passes * 3 // 8,
-    )
+        count, size = sum(tensor.numel() for tensor in trained), sum(map(size_of, trained))
+        layer = names.get(index, OTHER_LAYER)
+        operations.append(update_operation(rule, count, len(trained), size, layer=layer))
+    return operations
 
 
 def size_of(tensor: Tensor) -> int:

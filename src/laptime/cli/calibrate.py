@@ -21,13 +21,11 @@ if TYPE_CHECKING:
 
     from laptime.estimate.calibration import Calibration
     from laptime.hardware import Device
-    from laptime.microbench import Row
+    from laptime.microbench import SweepRow
 
 _FEWEST = 100  # rows: fewer are no sweep
 _FOLDS = 3
 _MOST_S = 120
-# Without models of these, most networks are predicted by bounds alone.
-_NEEDED = ("mm", "convolution", "convolution_backward", "elementwise", "reduction", "copy")
 _UNCACHED = 64e6  # bytes that most processors' caches do not hold
 
 
@@ -102,11 +100,11 @@ def _check_writable(out: Path | None) -> None:
         ) from None
 
 
-def _swept(place: torch.device, seconds: float) -> list[Row]:
+def _swept(place: torch.device, seconds: float) -> list[SweepRow]:
     from laptime.errors import CalibrationError
     from laptime.microbench import Sweep
 
-    rows: list[Row] = []
+    rows: list[SweepRow] = []
     begin = time.monotonic()
     told = 0
     with progress("calibrating", round(seconds)) as tell:
@@ -134,7 +132,7 @@ def _one_thread() -> AbstractContextManager[Any]:
     return limits
 
 
-def _fitted(rows: Sequence[Row], place: torch.device) -> Calibration:
+def _fitted(rows: Sequence[SweepRow], place: torch.device) -> Calibration:
     from laptime.estimate import device_speed
     from laptime.estimate.fit import fit
     from laptime.microbench import host_of
@@ -171,19 +169,20 @@ def _known(place: torch.device) -> Device | None:
         return None
 
 
-def _figures(rows: Sequence[Row], place: torch.device) -> dict[str, Any]:
+def _figures(rows: Sequence[SweepRow], place: torch.device) -> dict[str, Any]:
     """What the sweep itself reached: the fastest product, the fastest copy that no cache holds."""
     from laptime.errors import CalibrationError
+    from laptime.ops.registry import kind_named
     from laptime.recorder.environment import device_facts, environment
 
     facts = environment(place)
     memory = facts["device"].get("memory_bytes") or facts["memory_bytes"]
     best: dict[str, float] = defaultdict(float)
     for row in rows:
-        if row.operation.kind == "mm":
+        if kind_named(row.operation.kind).reaches == "compute":
             reached = row.operation.flops / row.device_us / 1e6
             best[row.operation.dtype] = max(best[row.operation.dtype], reached)
-    copies = [row for row in rows if row.operation.kind in ("copy", "elementwise", "fill", "cat")]
+    copies = [row for row in rows if kind_named(row.operation.kind).reaches == "bandwidth"]
     if not copies or not best["float32"]:
         raise CalibrationError("no product or no copy was timed; give more --seconds")
     largest = max(row.operation.moved for row in copies)
@@ -207,7 +206,7 @@ def _peaks(figures: Mapping[str, Any]) -> dict[str, float]:
     return {"float32": fp32, "tf32": fp32, "bfloat16": figures.get("bf16", figures["fp32"]) * 1e12}
 
 
-def _errors(rows: Sequence[Row], made: Calibration) -> list[dict[str, Any]]:
+def _errors(rows: Sequence[SweepRow], made: Calibration) -> list[dict[str, Any]]:
     """The median error of each kind and type on rows that its model has not seen."""
     import numpy as np
 
@@ -234,7 +233,7 @@ def _errors(rows: Sequence[Row], made: Calibration) -> list[dict[str, Any]]:
     ]
 
 
-def _saved(made: Calibration, rows: Sequence[Row], out: Path | None) -> Path:
+def _saved(made: Calibration, rows: Sequence[SweepRow], out: Path | None) -> Path:
     from laptime.estimate import device_speed
     from laptime.microbench import write_rows
 
@@ -278,8 +277,10 @@ def _print(found: Mapping[str, Any]) -> None:
 
 def _advice(kinds: Sequence[Mapping[str, Any]], seconds: float) -> str | None:
     """What to do where kinds that nearly every network has are without a model."""
+    from laptime.ops import registry
+
     modelled = {one["kind"] for one in kinds if one["model"] and one["dtype"] == "float32"}
-    missing = [kind for kind in _NEEDED if kind not in modelled]
+    missing = [name for name, kind in registry.kinds().items() if kind.common and name not in modelled]
     if not missing:
         return None
     more = (

@@ -16,7 +16,7 @@ from laptime.cli.predict_target import Read, Subject, Words, subject
 from laptime.cli.progress import waiting
 
 if TYPE_CHECKING:
-    from laptime.estimate.choose_device import Choice
+    from laptime.estimate.choose_device import DeviceChoice
     from laptime.estimate.dataflow_step import Fed, Feed
     from laptime.estimate.explain import Explanation
     from laptime.estimate.largest_batch import Largest
@@ -239,7 +239,7 @@ def _waited(fed: Sequence[Fed]) -> list[Prediction]:
     return [waited(one) for one in fed]
 
 
-def _choices(found: Sequence[Prediction], within: float | None, under: float | None) -> list[Choice]:
+def _choices(found: Sequence[Prediction], within: float | None, under: float | None) -> list[DeviceChoice]:
     from laptime.estimate.choose_device import choose
 
     return [] if within is None and under is None else [choose(found, within=within, under=under)]
@@ -247,7 +247,7 @@ def _choices(found: Sequence[Prediction], within: float | None, under: float | N
 
 def _explained(
     found: Sequence[Prediction],
-    choices: Sequence[Choice],
+    choices: Sequence[DeviceChoice],
     read: Read,
     devices: Sequence[Device],
     flows: bool,

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from laptime.estimate.choose_device import Choice
+    from laptime.estimate.choose_device import DeviceChoice
     from laptime.estimate.dataflow_step import Fed
     from laptime.estimate.explain import Explanation
     from laptime.estimate.largest_batch import Largest
@@ -17,7 +17,7 @@ def document(
     found: Sequence[Prediction],
     fed: Sequence[Fed],
     room: Sequence[Largest],
-    choices: Sequence[Choice],
+    choices: Sequence[DeviceChoice],
     explained: Explanation | None,
 ) -> dict[str, Any]:
     """Every prediction, and what else was asked for. With data flow, `found` are the steps that wait."""

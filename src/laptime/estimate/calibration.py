@@ -6,7 +6,7 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,10 +18,14 @@ from laptime.files.parse import parse_json
 from laptime.files.read import read_arrays
 from laptime.files.text import first_line, one_line
 from laptime.files.typed import build
+from laptime.model.constants import Source
+from laptime.ops.registry import kind_named
 
 VERSION = 2
-LAUNCH_US = 2.0  # the shortest kernel: added to the bound, lest tiny operations have none
-SPARE = 1 << 20  # bytes: added to a workspace and to what it is relative to
+LAUNCH_US: Annotated[float, Source("The shortest kernel: added to every bound.")] = 2.0
+WORKSPACE_SPARE_BYTES: Annotated[
+    int, Source("Added to a workspace and to what it is relative to.", unit="bytes")
+] = 1 << 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,7 +68,7 @@ class Calibration:
 
     def handed_us(self, work: Work) -> tuple[float, float]:
         """Microseconds of the host to hand an operation over, and its further kernels."""
-        for kind in (work.kind, *_LIKE.get(work.kind, ("elementwise",))):
+        for kind in (work.kind, *(kind_named(work.kind).like or ("elementwise",))):
             for dtype in _types(work.dtype):
                 if (found := self.host_us.get(f"{kind}/{dtype}")) is not None:
                     return found[0], found[1] * (work.serial - 1)
@@ -83,7 +87,9 @@ class Calibration:
         for key, indices in self._by_model(works, self.workspaces).items():
             rows = np.array([works[index].vector for index in indices])
             moved = np.array([works[index].bytes for index in indices])
-            found[indices] = np.exp(self.workspaces[key](rows)) * (moved + SPARE) - SPARE
+            found[indices] = (
+                np.exp(self.workspaces[key](rows)) * (moved + WORKSPACE_SPARE_BYTES) - WORKSPACE_SPARE_BYTES
+            )
         return np.maximum(0.0, found)
 
     def _factors(self, works: Sequence[Work]) -> NDArray[np.float64]:
@@ -101,7 +107,7 @@ class Calibration:
             key = next(
                 (
                     (kind, dtype)
-                    for kind in (work.kind, *_LIKE.get(work.kind, ()))
+                    for kind in (work.kind, *kind_named(work.kind).like)
                     for dtype in _types(work.dtype)
                     if (kind, dtype) in forests
                 ),
@@ -176,17 +182,3 @@ def _once(works: Sequence[Work], ask: Callable[[Sequence[Work]], NDArray[np.floa
 def _types(dtype: str) -> tuple[str, ...]:
     """A type, and those whose kernels are most like its own."""
     return dtype, "bfloat16" if dtype == "float16" else "float32", "float32"
-
-
-_LIKE = {
-    "batch_norm_last": ("batch_norm",),
-    "batch_norm_last_backward": ("batch_norm_backward",),
-    "cat": ("copy", "elementwise"),
-    "dropout": ("elementwise",),
-    "fill": ("elementwise",),
-    "function": ("elementwise",),
-    "other": ("elementwise",),
-    "gather": ("copy", "elementwise"),
-    "permuted": ("copy",),
-    "score": ("gather", "copy", "elementwise"),
-}

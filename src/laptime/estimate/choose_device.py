@@ -16,7 +16,7 @@ from laptime.model.prediction import Prediction
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Choice:
+class DeviceChoice:
     """What was chosen, what came second, and why; or what comes closest where nothing qualifies."""
 
     wanted: str
@@ -46,17 +46,19 @@ class Choice:
         return (0.0, *best) if self.qualifies(one) else (1.0, float(not _able(one)), excess, *best)
 
 
-def cheapest_within(found: Sequence[Prediction], hours: float) -> Choice:
+def cheapest_within(found: Sequence[Prediction], hours: float) -> DeviceChoice:
     """The cheapest that finishes the whole training within so many hours."""
     return choose(found, within=hours)
 
 
-def fastest_under(found: Sequence[Prediction], dollars: float) -> Choice:
+def fastest_under(found: Sequence[Prediction], dollars: float) -> DeviceChoice:
     """The fastest whose whole training costs at most so many dollars."""
     return choose(found, under=dollars)
 
 
-def choose(found: Sequence[Prediction], *, within: float | None = None, under: float | None = None) -> Choice:
+def choose(
+    found: Sequence[Prediction], *, within: float | None = None, under: float | None = None
+) -> DeviceChoice:
     """The cheapest within the hours, the fastest under the price; with both limits, the cheapest of both."""
     for name, limit in (("within", within), ("under", under)):
         if limit is not None:
@@ -73,7 +75,7 @@ def choose(found: Sequence[Prediction], *, within: float | None = None, under: f
     runner_up = None
     if chosen is not None:  # another device tells more than the batch next to it
         runner_up = next((one for one in good if one.device != chosen.device), good[1] if good[1:] else None)
-    return Choice(
+    return DeviceChoice(
         wanted=wanted,
         by=by,
         within_hours=within,

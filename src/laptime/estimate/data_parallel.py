@@ -10,21 +10,30 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from statistics import NormalDist
-from typing import Literal, get_args
+from typing import Annotated, Literal, get_args
 
 from laptime.errors import PredictionError
-from laptime.estimate.op_times import Step
+from laptime.estimate.op_times import TimedStep
 from laptime.hardware import Device, Link, link
 from laptime.model import Phase
+from laptime.model.constants import Source
 
-GRADIENT_BYTES = 4  # autocast keeps parameters, and so their gradients, in float32
+GRADIENT_BYTES: Annotated[int, Source("Autocast keeps parameters, and so their gradients, in float32.")] = 4
 BACKWARD = 2 / 3  # of a step of which no more is known: two products for each of the forward pass
 PIECES = 64  # of a backward pass of which no more is known
-BOARDS = {"k80": 2}  # chips to a board, which share its link to the host
-# Without a switch a GPU has few links to each other one: the share of its links that rings of n GPUs can use.
-# Hybrid cube mesh of the DGX-1: with P100 one link to each of its quad and one across, with V100 six in all,
-# two of them to one neighbour (NVIDIA DGX-1 whitepaper WP-08437-002).
-MESHES = {"p100-sxm2": {2: 1 / 4, 3: 2 / 4, 4: 3 / 4}, "v100-sxm2": {2: 2 / 6, 3: 3 / 6, 4: 4 / 6}}
+BOARDS: Annotated[dict[str, int], Source("Chips to a board, which share its link to the host.")] = {"k80": 2}
+MESHES: Annotated[
+    dict[str, dict[int, float]],
+    Source(
+        "Share of a GPU's links that rings of n GPUs can use without a switch. Hybrid cube mesh of the "
+        "DGX-1: with P100 one link to each of its quad and one across, with V100 six in all, two of them to "
+        "one neighbour (NVIDIA DGX-1 whitepaper WP-08437-002)."
+    ),
+] = {"p100-sxm2": {2: 1 / 4, 3: 2 / 4, 4: 3 / 4}, "v100-sxm2": {2: 2 / 6, 3: 3 / 6, 4: 4 / 6}}
+
+
+def _fitted(what: str) -> Source:
+    return Source(f"{what} Fitted by `python -m benchmarks.scaling`.")
 
 
 def _check(name: str, value: float) -> None:
@@ -81,16 +90,16 @@ Through = Literal["gpu_link", "host", "first"]
 class Habits:
     """How a framework and its node behave. The defaults are PyTorch's, fitted by `benchmarks.scaling`."""
 
-    through: Through = "gpu_link"
-    overlaps: bool = True  # with the backward pass
-    bucket_bytes: float = 25 * 2**20  # DistributedDataParallel's
-    link_share: float = 0.25  # of a link's nominal bandwidth that gradients reach beside a backward pass
-    sync_s: float = 0.0008  # to find out that all are there; Horovod's coordinator takes longer
-    contention: float = 0.36  # seconds that a pass loses for each second of hidden communication
-    spread: float = 0.0095  # standard deviation between GPUs of a node, which stay fast or slow
-    raggedness: float = 0.0  # … and between batches, where samples have any length
-    board: float = 0.0  # by how much chips slow each other down that share a board's power, such as a K80's
-    host_s: float = 0.0  # what each further GPU's batch costs a host that prepares all of them
+    through: Annotated[Through, Source("What gradients travel through: torch's rings of GPUs.")] = "gpu_link"
+    overlaps: Annotated[bool, Source("Whether with the backward pass, as in torch.")] = True
+    bucket_bytes: Annotated[float, Source("The default of DistributedDataParallel.")] = 25 * 2**20
+    link_share: Annotated[float, _fitted("Of a link's bandwidth that gradients reach beside a pass.")] = 0.25
+    sync_s: Annotated[float, _fitted("To find out that all are there; Horovod takes longer.")] = 0.0008
+    contention: Annotated[float, _fitted("Seconds lost for each of hidden communication.")] = 0.36
+    spread: Annotated[float, _fitted("Standard deviation between GPUs, which stay fast or slow.")] = 0.0095
+    raggedness: Annotated[float, Source("The same between batches, where samples have any length.")] = 0.0
+    board: Annotated[float, Source("How much chips that share a board's power slow each other down.")] = 0.0
+    host_s: Annotated[float, Source("What each further GPU's batch costs a host that prepares all.")] = 0.0
 
     def __post_init__(self) -> None:
         for one in fields(self):
@@ -137,7 +146,7 @@ class Scaled:
         return self.gpus * self.efficiency
 
 
-def alone_from_step(step: Step) -> Alone:
+def alone_from_step(step: TimedStep) -> Alone:
     """From a predicted step: a layer's gradients are ready when its last backward operation has ended."""
     sizes: dict[str, float] = {}
     seconds = dict.fromkeys(Phase, 0.0)

@@ -10,10 +10,11 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Literal, NamedTuple, get_args
+from typing import Annotated, Literal, NamedTuple, get_args
 
 from laptime.errors import PredictionError
 from laptime.hardware import Link, Storage, raid0
+from laptime.model.constants import Source
 
 Stage = Literal["storage", "network", "decode", "host", "link", "direct", "device"]
 Memory = Literal["pinned", "shared", "pageable"]
@@ -25,9 +26,13 @@ _IN_ORDER: tuple[Stage, ...] = ("host", "link", "direct", "device")
 _COPIES: dict[Memory, int] = {"pinned": 0, "shared": 1, "pageable": 1}
 _GIGA = 1e9
 
-# One thread's copy of 10, 38 and 256 MB: 11, 13 and 10 GB/s (numpy, a virtual AMD EPYC, 2026-11-16).
-HOST_COPY_GBS = 10.0
-DRIVES = 5  # the paper's RAID 0
+HOST_COPY_GBS: Annotated[
+    float,
+    Source(
+        "One thread's copy of 10, 38 and 256 MB: 11, 13 and 10 GB/s (numpy, a virtual AMD EPYC, 2026-11-16)."
+    ),
+] = 10.0
+DRIVES: Annotated[int, Source("Of the RAID 0 that is proposed where storage is too slow.")] = 5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,16 +41,13 @@ class Decoder:
 
     name: str
     samples_per_s: float
-    source: str
 
 
-_MEASURED = "measured on one core, JPEGs (design.md, section 4)"
-PILLOW = Decoder(name="Pillow", samples_per_s=550.0, source=_MEASURED)
-SIMPLEJPEG = Decoder(name="simplejpeg", samples_per_s=1460.0, source=_MEASURED)
-PILLOW_CROP = Decoder(name="Pillow, crop and resize", samples_per_s=400.0, source=_MEASURED)
-SIMPLEJPEG_CROP = Decoder(
-    name="simplejpeg, crop and resize by OpenCV", samples_per_s=1390.0, source=_MEASURED
-)
+# Measured on one core, JPEGs, 2026-11-16.
+PILLOW = Decoder(name="Pillow", samples_per_s=550.0)
+SIMPLEJPEG = Decoder(name="simplejpeg", samples_per_s=1460.0)
+PILLOW_CROP = Decoder(name="Pillow, crop and resize", samples_per_s=400.0)
+SIMPLEJPEG_CROP = Decoder(name="simplejpeg, crop and resize by OpenCV", samples_per_s=1390.0)
 _FASTER = {PILLOW: SIMPLEJPEG, PILLOW_CROP: SIMPLEJPEG_CROP}
 
 

@@ -136,5 +136,5 @@ def _link(given: str | Link) -> Link:
 
 def _decoder(given: Feed) -> Decoder | None:
     if given.decode_rate is not None:
-        return Decoder(name="as given", samples_per_s=given.decode_rate, source="the user")
+        return Decoder(name="as given", samples_per_s=given.decode_rate)
     return None if given.decode_cores is None else PILLOW_CROP

@@ -14,6 +14,7 @@ import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
+from typing import Annotated
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,13 +23,23 @@ from laptime import hardware
 from laptime.estimate.features import TYPES, Work
 from laptime.hardware import Device
 from laptime.model import Operation
+from laptime.model.constants import Source
+from laptime.ops.registry import kind_named
 
 Floats = NDArray[np.float64]
 
-# SHORT_US (of 5 to 200) and POWER_SLACK (of 0.7 to 1) were chosen by the errors of devices left out.
-SHORT_US = 10.0  # an operation of this time fills half of the multiprocessors, in the logarithm of its excess
-NARROW, WIDE = 96, 160  # vector units of a multiprocessor: below are 64, above Kepler's 192
-POWER_SLACK = 0.75  # of its architecture's usual watts for a FLOP/s: with that much the clock holds
+# The errors in docs/prediction.md are of constants fitted without the device in question. The CPUs' passes
+# were of compiled networks, batch 1: nothing better is published.
+_FITTED = (
+    "Fitted by `python -m benchmarks.data_sheet REFERENCE --constants` to 567 steps on 24 GPUs, and to 94 "
+    "forward passes on two CPUs."
+)
+_LEFT_OUT = "Chosen by the errors of devices left out of the fit."
+_LANES = Source("Vector units of a multiprocessor: below are 64, above Kepler's 192.")
+SHORT_US: Annotated[float, Source(f"An operation that fills half of the multiprocessors. {_LEFT_OUT}")] = 10.0
+NARROW: Annotated[int, _LANES] = 96
+WIDE: Annotated[int, _LANES] = 160
+POWER_SLACK: Annotated[float, Source(f"Of the usual watts that keep the clock. {_LEFT_OUT}")] = 0.75
 TENSOR, MATRIX, VECTOR = "tensor", "matrix", "vector"
 
 
@@ -36,15 +47,13 @@ TENSOR, MATRIX, VECTOR = "tensor", "matrix", "vector"
 class Constants:
     """What was fitted. A class of work missing from a table has 1."""
 
-    bound: Mapping[str, float]  # times the bound
-    excess: Mapping[str, float]  # times the excess
-    narrow: float = 1.0  # times the bound of vector units, where few of them share a multiprocessor
-    wide: float = 1.0  # the same where many do
-    throttle: float = 0.0  # power of (usual watts for a FLOP/s / those of the card) that computing slows by
+    bound: Annotated[Mapping[str, float], Source(f"Factor of the bound. {_FITTED}")]
+    excess: Annotated[Mapping[str, float], Source(f"Factor of the time beyond the bound. {_FITTED}")]
+    narrow: Annotated[float, Source(f"Bound where few vector units share a multiprocessor. {_FITTED}")] = 1.0
+    wide: Annotated[float, Source(f"The same where many do. {_FITTED}")] = 1.0
+    throttle: Annotated[float, Source(f"Power of (usual / own watts for a FLOP/s). {_FITTED}")] = 0.0
 
 
-# Fitted by `python -m benchmarks.data_sheet REFERENCE --constants` to 567 steps on 24 GPUs; the errors in
-# docs/prediction.md are of constants fitted without the device in question.
 GPU = Constants(
     bound={
         "batch norm": 2.72,
@@ -72,7 +81,6 @@ GPU = Constants(
     wide=2.25,
     throttle=1.03,
 )
-# The same command, to 94 forward passes on two CPUs, batch 1, networks compiled: nothing better is published.
 CPU = Constants(
     bound={
         "convolution, vector": 1.77,
@@ -155,19 +163,7 @@ def shares(device: Device) -> Shares:
 
 def sort_of(operation: Operation, work: Work, mode: str) -> str:
     """The sort of a kernel, the same on every device; a convolution's bias is a kernel by itself."""
-    if work.kind.startswith("convolution"):
-        sizes = operation.sizes
-        if 1 < sizes["g"] >= sizes["c"]:
-            return "depthwise"
-        # What Winograd's algorithm, or FFTs, can do with fewer multiplications.
-        small = sizes["g"] == 1 and sizes["k"] == 3 and sizes["s"] == 1
-        return "winograd" if small else "convolution"
-    if work.kind in ("mm", "bmm") or work.kind.startswith(("attention", "recurrent")):
-        return "product"
-    if work.kind.startswith("batch_norm"):
-        # With fixed statistics it is elementwise; the sweep of the H200 has it in training only.
-        return "batch norm" if mode == "training" else "fixed norm"
-    return "memory"
+    return kind_named(work.kind).transfer_class(operation.sizes, mode)
 
 
 def traits(device: Device) -> Traits:

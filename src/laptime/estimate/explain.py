@@ -1,7 +1,7 @@
 """Every constant that a prediction used, with its source, and the kinds of operations that its time goes to.
 
-Constants are read off the modules that use them, with the comment that stands there: a new one shows up here
-by itself, and no figure is written down twice (`constants`).
+Constants are declared with their sources in the modules that use them (`model.constants`): a new one shows up
+here by itself, and no figure is written down twice.
 """
 
 from __future__ import annotations
@@ -19,21 +19,19 @@ from laptime.estimate import (
     op_times,
     predict,
 )
-from laptime.estimate.constants import Constant, of_class, of_module, unit_of
 from laptime.estimate.device_speed import Speed, speed_of
 from laptime.estimate.features import TYPES, work
 from laptime.hardware import Device
 from laptime.model import Phase, Workload, prediction
+from laptime.model.constants import Constant, of_module, of_value, unit_of
 from laptime.model.prediction import Prediction
 
-# Of files' formats, and of steps that were measured rather than read off a network.
-_ELSEWHERE = ("VERSION", "BACKWARD", "PIECES")
 MODULES = (op_times, launch_queue, calibration, prediction, predict)
 _PEAKS = ("fp", "bf", "tf")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Kind:
+class KindTime:
     """The operations of one kind in a step."""
 
     kind: str
@@ -50,7 +48,7 @@ class Explanation:
 
     prediction: Prediction
     constants: tuple[Constant, ...]
-    kinds: tuple[Kind, ...]  # the longest first
+    kinds: tuple[KindTime, ...]  # the longest first
 
 
 def explain(workload: Workload, device: Device, made: Prediction, *, flows: bool = False) -> Explanation:
@@ -65,24 +63,29 @@ def explain(workload: Workload, device: Device, made: Prediction, *, flows: bool
     ):
         modules += [module] if used else []
     for module in modules:
-        constants += (one for one in of_module(module, without=_ELSEWHERE) if _concerns(one, device))
+        constants += (one for one in of_module(module) if _concerns(one, device))
     if made.gpus > 1:
-        constants += of_class(data_parallel.DDP, data_parallel)
+        constants += of_value(data_parallel.DDP)
     constants += _of_workload(workload)
     width = made.interval_s[1] / made.step_s - 1
     constants.append(
-        Constant(name="interval", value=width, unit="of the step", source="predict.predicting, chosen above")
+        Constant(
+            name="interval",
+            value=width,
+            unit="of the step",
+            source="chosen from the errors above",
+        )
     )
     return Explanation(prediction=made, constants=tuple(constants), kinds=kinds(workload, speed))
 
 
-def kinds(workload: Workload, speed: Speed) -> tuple[Kind, ...]:
+def kinds(workload: Workload, speed: Speed) -> tuple[KindTime, ...]:
     """Where the device's time goes, by kind and phase."""
     step = op_times.predict_step(op_times.prepare(workload, speed.calibration), speed)
     found: dict[tuple[str, str], list[float]] = {}
     for one in step.operations:
         operation = one.operation
-        if operation.kind == "host":
+        if operation is op_times.BETWEEN:
             continue
         if operation.phase is Phase.UPDATE:  # passes over memory, none of which a model was fitted to
             bound_s = operation.moved / speed.bandwidth
@@ -93,7 +96,7 @@ def kinds(workload: Workload, speed: Speed) -> tuple[Kind, ...]:
             sums[place] += value
     busy = sum(seconds for _, seconds, _ in found.values()) or 1.0
     made = [
-        Kind(
+        KindTime(
             kind=kind,
             phase=phase,
             count=int(count),
@@ -155,7 +158,7 @@ def _of_calibration(speed: Speed) -> Iterator[Constant]:
         for dtype, peak in rates.peaks.items():
             yield Constant(name=f"peak of {dtype}", value=peak / 1e12, unit="TFLOP/s", source=where)
         yield Constant(name="bandwidth", value=rates.bandwidth / 1e9, unit="GB/s", source=where)
-    models = "of this device" if speed.measured else "of an H200, carried over by predict.shares"
+    models = "of this device" if speed.measured else "of an H200, carried over by estimate.datasheet_transfer"
     names = ", ".join(sorted({kind for kind, _ in rates.forests}))
     yield Constant(
         name="models of operations",
@@ -167,12 +170,12 @@ def _of_calibration(speed: Speed) -> Iterator[Constant]:
         if isinstance(value, str | int | float) and not isinstance(value, bool):
             yield Constant(name=f"calibration: {name}", value=value, unit="", source="recorded with it")
     if speed.shares is not None:
-        yield from of_class(speed.shares.constants, datasheet_transfer)
+        yield from of_value(speed.shares.constants)
 
 
 def _of_workload(workload: Workload) -> Iterator[Constant]:
     update = next(iter(workload.phase(Phase.UPDATE)), None)
     if update is not None:
-        source = "torch's multi-tensor implementation (workload.optimizers)"
+        source = "torch's multi-tensor implementation (ops.optimizers)"
         yield Constant(name=update.name, value=update.sizes["passes"], unit="passes over the parameters",
                        source=source)  # fmt: skip

@@ -4,24 +4,35 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from laptime.errors import MissingExtra
-from laptime.estimate.calibration import SPARE, Calibration
+from laptime.estimate.calibration import WORKSPACE_SPARE_BYTES, Calibration
+from laptime.estimate.features import Work
 from laptime.estimate.forest import Forest
-from laptime.estimate.timed_ops import Timed
+from laptime.ops.registry import kind_named
 
 FEWEST = 20  # rows that are worth a model
 SMEARED, FOLDS = 100, 3  # rows whose errors are worth an average
-_LIBRARY = ("convolution", "recurrent", "attention")  # kinds of cuDNN and the like
 SAFE = 0.9  # quantile of a workspace: what does not fit costs more than what was left free
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TimedOperation:
+    """An operation and how long it took: on the device, and on the host to hand it over."""
+
+    name: str
+    work: Work
+    device_us: float
+    host_us: float
+    workspace: int | None = None  # bytes that it took beside its results; None where nobody looked
+
+
 def fit(
-    rows: Iterable[Timed],
+    rows: Iterable[TimedOperation],
     *,
     device: str,
     peaks: Mapping[str, float],
@@ -29,7 +40,7 @@ def fit(
     facts: Mapping[str, Any] | None = None,
 ) -> Calibration:
     """A calibration from timed operations."""
-    groups: dict[tuple[str, str], list[Timed]] = defaultdict(list)
+    groups: dict[tuple[str, str], list[TimedOperation]] = defaultdict(list)
     for row in rows:
         groups[row.work.kind, row.work.dtype].append(row)
     bare = Calibration(device=device, peaks=peaks, bandwidth=bandwidth, forests={}, facts=facts or {})
@@ -42,24 +53,27 @@ def fit(
     )
 
 
-def _times(found: Sequence[Timed], bare: Calibration) -> Forest:
+def _times(found: Sequence[TimedOperation], bare: Calibration) -> Forest:
     return _grown(
         np.array([row.work.vector for row in found]),
         np.log([row.device_us / bare.bound_us(row.work) for row in found]),
     )
 
 
-def _workspaces(found: Sequence[Timed]) -> Forest | None:
+def _workspaces(found: Sequence[TimedOperation]) -> Forest | None:
     """Of kinds whose library computes in memory of its own; relative to what the operation moves."""
-    told = [row for row in found if row.workspace is not None and row.work.kind.startswith(_LIBRARY)]
-    if len(told) < FEWEST or np.quantile([row.workspace for row in told], SAFE) < SPARE:
+    told = [row for row in found if row.workspace is not None and kind_named(row.work.kind).has_workspace]
+    if len(told) < FEWEST or np.quantile([row.workspace for row in told], SAFE) < WORKSPACE_SPARE_BYTES:
         return None
-    targets = [np.log(((row.workspace or 0) + SPARE) / (row.work.bytes + SPARE)) for row in told]
+    targets = [
+        np.log(((row.workspace or 0) + WORKSPACE_SPARE_BYTES) / (row.work.bytes + WORKSPACE_SPARE_BYTES))
+        for row in told
+    ]
     model = _model(len(told), loss="quantile", quantile=SAFE)
     return _as_arrays(model.fit(np.array([row.work.vector for row in told]), np.array(targets)))
 
 
-def _host(found: Sequence[Timed]) -> tuple[float, float]:
+def _host(found: Sequence[TimedOperation]) -> tuple[float, float]:
     """Microseconds to hand one over: fixed, and for each kernel after the first that waits for another."""
     host = np.array([row.host_us for row in found])
     further = np.array([row.work.serial - 1.0 for row in found])

@@ -7,16 +7,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Annotated
 
 import numpy as np
 from numpy.typing import NDArray
 
-STEPS = 4  # until the queue of one step runs into the next as it always will
+from laptime.model.constants import Source
+
+STEPS: Annotated[int, Source("Steps played until the queue no longer changes from one to the next.")] = 4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Played:
-    """A step among others like it, in seconds."""
+    """A step in the middle of a training, in seconds."""
 
     spans: NDArray[np.float64]  # what each operation adds to the step: its own time, and the wait before it
     busy_s: float  # of the device

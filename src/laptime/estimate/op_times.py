@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Annotated
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,29 +13,37 @@ from laptime.errors import WorkloadError
 from laptime.estimate.calibration import Calibration
 from laptime.estimate.datasheet_transfer import sort_of
 from laptime.estimate.device_speed import Speed
-from laptime.estimate.features import Work, of, work
+from laptime.estimate.features import Work, kernel_work, work
 from laptime.estimate.launch_queue import Played, play
 from laptime.files.text import first_line
 from laptime.model import Operation, Phase, Workload
+from laptime.model.constants import Source
+from laptime.ops.registry import kind_named
 
-# The host. An operation costs what its kind took in the sweep, whose host was a 2.1 GHz core, and Python's
-# and autograd's share; a step what zero_grad, the loss and the optimizer take. Both in units of what the
-# sweep took for an elementwise operation, so that a faster host is faster here too. Set by eye on steps of
-# batch 2 and on the host-bound ones of `h200_measured.csv`; the same step's host differed by a third from
-# one lent machine to the next.
-HOST_SHARE = 0.72  # of the sweep's time
-HOST_OPERATION = 0.85
-HOST_STEP = 75.0
-HOST_PASS = 12.0  # of a forward pass without training: no zero_grad, loss or optimizer; not measured
-HOST_UPDATE = 20.0
-# A CPU hands its operations over itself: modules, autograd and Python between them. By eye, on a network of
-# 45 operations that two cores ran in 3.8 ms one hour and in 6.3 another.
-ALONE_OPERATION_US = 12.0
-ALONE_STEP_US = 150.0
-# The optimizer: the share of the bandwidth that its passes reach, and what every tensor adds. Set by eye on
-# `h200_measured.csv`.
-UPDATE_SHARE = 0.78
-UPDATE_TENSOR_US = 0.6
+_HOST = Source(
+    "Host time of an operation, a step, a forward pass without training, and an update, in launches of an "
+    "elementwise operation as the sweep timed them (2.1 GHz core): a faster host is faster here too. Set by "
+    "eye on steps of batch 2 and on the host-bound ones of `h200_measured.csv`; between machines the same "
+    "step's host time differed by a third. Forward passes were not measured.",
+    unit="launches",
+)
+_CPU = Source(
+    "Modules, autograd and Python between the operations of a CPU. Set by eye on a network of 45 operations "
+    "that two cores ran in 3.8 ms one hour and in 6.3 ms another."
+)
+_UPDATE = Source(
+    "The optimizer: the share of the bandwidth that its passes reach, and what every tensor adds. Set by "
+    "eye on `h200_measured.csv`."
+)
+HOST_SHARE: Annotated[float, Source("Share of the sweep's launch time that counts. Set by eye.")] = 0.72
+HOST_OPERATION: Annotated[float, _HOST] = 0.85
+HOST_STEP: Annotated[float, _HOST] = 75.0
+HOST_FORWARD_PASS: Annotated[float, _HOST] = 12.0
+HOST_UPDATE: Annotated[float, _HOST] = 20.0
+CPU_OPERATION_US: Annotated[float, _CPU] = 12.0
+CPU_STEP_US: Annotated[float, _CPU] = 150.0
+UPDATE_SHARE: Annotated[float, _UPDATE] = 0.78
+UPDATE_TENSOR_US: Annotated[float, _UPDATE] = 0.6
 
 # What is no layer's: the host between two steps, where the device has to wait for it.
 BETWEEN = Operation(name="host.step", kind="host", phase=Phase.FORWARD, layer="(host)", dtype="float32")
@@ -50,7 +59,7 @@ class PredictedOperation:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Step:
+class TimedStep:
     """A predicted step on one device."""
 
     operations: tuple[PredictedOperation, ...]
@@ -118,17 +127,17 @@ def _peak(
     return max(memory.peak, memory.static + memory.inputs + int(most))
 
 
-def predict_step(prepared: Prepared, speed: Speed) -> Step:
+def predict_step(prepared: Prepared, speed: Speed) -> TimedStep:
     """Play a step through: what the device works off while the host hands over."""
     times = prepared.for_speed(speed)
     alone = speed.calibration.host_is_device
     unit = _unit_us(speed.calibration) if speed.hosted else 0.0
-    once = HOST_STEP if prepared.workload.mode == "training" else HOST_PASS
-    operations, device_us, host_us = [BETWEEN], [ALONE_STEP_US if alone else 0.0], [once * unit]
+    once = HOST_STEP if prepared.workload.mode == "training" else HOST_FORWARD_PASS
+    operations, device_us, host_us = [BETWEEN], [CPU_STEP_US if alone else 0.0], [once * unit]
     at = 0
     for (one, count), handed in zip(prepared.kernels, prepared.host_us, strict=True):
         operations.append(one)
-        device_us.append(float(times[at : at + count].sum()) + (ALONE_OPERATION_US if alone else 0.0))
+        device_us.append(float(times[at : at + count].sum()) + (CPU_OPERATION_US if alone else 0.0))
         host_us.append(handed if speed.hosted else 0.0)
         at += count
     updates = [one for one in prepared.workload.operations if one.phase is Phase.UPDATE]
@@ -142,7 +151,7 @@ def predict_step(prepared: Prepared, speed: Speed) -> Step:
     ]
     if updates:
         timed += _split(updates, device_us[-1] * 1e-6, float(played.spans[-1]))
-    return Step(operations=tuple(timed), played=played)
+    return TimedStep(operations=tuple(timed), played=played)
 
 
 def _split(updates: Sequence[Operation], device_s: float, span_s: float) -> Iterator[PredictedOperation]:
@@ -157,16 +166,10 @@ def _split(updates: Sequence[Operation], device_s: float, span_s: float) -> Iter
 
 
 def _parts(operation: Operation) -> Iterator[Work]:
-    """An operation as a GPU runs it: cuDNN leaves a convolution's bias to a kernel of its own."""
+    """An operation as a GPU runs it."""
     yield work(operation)
-    sizes, dtype = operation.sizes, operation.dtype
-    if operation.kind.startswith("convolution") and sizes.get("bias"):
-        outputs = sizes["n"] * sizes["o"] * sizes["places"]
-        size = outputs * operation.element_bytes
-        if operation.kind == "convolution":
-            yield of("elementwise", dtype, {"n": outputs, "broadcast": 1}, 2 * size)
-        else:
-            yield of("reduction", dtype, {"n": outputs, "o": sizes["o"], "inner": 1}, size)
+    for kernel in kind_named(operation.kind).further_kernels(operation):
+        yield kernel_work(kernel.kind, operation.dtype, kernel.sizes, kernel.moved)
 
 
 def _host_us(parts: Sequence[Work], calibration: Calibration) -> float:
@@ -176,7 +179,7 @@ def _host_us(parts: Sequence[Work], calibration: Calibration) -> float:
 
 
 def _unit_us(calibration: Calibration) -> float:
-    return calibration.handed_us(of("elementwise", "float32", {"n": 1}, 8))[0]
+    return calibration.handed_us(kernel_work("elementwise", "float32", {"n": 1}, 8))[0]
 
 
 def update_us(updates: Sequence[Operation], speed: Speed) -> float:
@@ -185,5 +188,5 @@ def update_us(updates: Sequence[Operation], speed: Speed) -> float:
     tensors = sum(one.sizes["tensors"] for one in updates)
     if speed.calibration.host_is_device:
         sizes = {"params": sum(one.sizes["params"] for one in updates), "tensors": tensors}
-        return float(speed.calibration.times_us([of("optimizer", "float32", sizes, moved)])[0])
+        return float(speed.calibration.times_us([kernel_work("optimizer", "float32", sizes, moved)])[0])
     return moved / (speed.bandwidth * UPDATE_SHARE) * 1e6 + tensors * UPDATE_TENSOR_US

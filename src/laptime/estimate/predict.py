@@ -5,27 +5,34 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Annotated, Any
 
 from laptime import hardware
 from laptime.errors import PredictionError
 from laptime.estimate.data_parallel import Scaled, alone_from_step, scale
 from laptime.estimate.device_speed import Speed, basis, speed_of
-from laptime.estimate.op_times import Prepared, Step, predict_step, prepare
+from laptime.estimate.op_times import Prepared, TimedStep, predict_step, prepare
 from laptime.hardware import PRECISIONS, Device
 from laptime.model import Account, Phase, Workload
+from laptime.model.constants import Source
 from laptime.model.prediction import LIBRARY_BYTES, ROUNDING, LayerTime, Prediction
 
-# The error that nine in ten stayed within, of the rows in docs/prediction.md: 77 steps of an H200 whose host
-# takes less than 0.6 of the step (0.09), 59 others, on hosts that differed by a third (0.37), 567 on devices
-# left out of the fit (0.26), 8 on a CPU (0.25). Widened by a fifth where constants were chosen with those
-# rows in sight.
-CALIBRATED, CALIBRATED_HOST, CALIBRATED_CPU, DATA_SHEET = 0.11, 0.4, 0.3, 0.31
-NEAR_HOST = 0.6
-ALL_OF_IT = 0.995  # what is shown as 100 %
-NEVER_COMPARED = 0.5  # where no device of the architecture was: a guess
-SCALING = 0.15  # more, for several GPUs: their p90, held out by GPU and framework
-MOST_GPUS = 16  # of one node: no larger one is in the measurements
+_ERROR = Source(
+    "The error that nine in ten predictions stayed within (docs/prediction.md): 77 steps of an H200 whose "
+    "host takes less than 0.6 of the step (0.09), 59 others, on hosts that differed by a third (0.37), 567 "
+    "on devices left out of the fit (0.26), 8 on a CPU (0.25). Widened by a fifth where constants were "
+    "chosen on those rows.",
+    unit="of the step",
+)
+CALIBRATED: Annotated[float, _ERROR] = 0.11
+CALIBRATED_HOST: Annotated[float, _ERROR] = 0.4
+CALIBRATED_CPU: Annotated[float, _ERROR] = 0.3
+DATA_SHEET: Annotated[float, _ERROR] = 0.31
+NEVER_COMPARED: Annotated[float, Source("Of devices that nobody compared: a guess.", "of the step")] = 0.5
+SCALING: Annotated[float, Source("Added for several GPUs: p90, by GPU and framework.", "of the step")] = 0.15
+HOST_BOUND_SHARE: Annotated[float, Source("Host time from which its error counts.", "of the step")] = 0.6
+SHOWN_AS_ALL: Annotated[float, Source("What is shown as 100 %.", "of the step")] = 0.995
+MOST_GPUS: Annotated[int, Source("Of one node: no larger one was measured.")] = 16
 BY_DATA_SHEET = "data sheet, and what an H200 takes"
 
 
@@ -107,8 +114,8 @@ def _notes(workload: Workload, speed: Speed) -> tuple[str, ...]:
     return tuple(found)
 
 
-def prediction(prepared: Prepared, speed: Speed, step: Step) -> Prediction:
-    """All that follows from a timed step on one device; of no training yet."""
+def prediction(prepared: Prepared, speed: Speed, step: TimedStep) -> Prediction:
+    """All that follows from a timed step on one device, but for hours and costs of a training."""
     workload, device = prepared.workload, speed.device
     width = _width(speed, step)
     peak = workload.memory.peak if device.kind == "cpu" else prepared.peak_bytes + LIBRARY_BYTES
@@ -138,17 +145,17 @@ def prediction(prepared: Prepared, speed: Speed, step: Step) -> Prediction:
     )
 
 
-def _width(speed: Speed, step: Step) -> float:
+def _width(speed: Speed, step: TimedStep) -> float:
     """Half of the interval, over the step."""
     if speed.shares is not None:
         own = DATA_SHEET if speed.shares.compared else NEVER_COMPARED
     else:
         own = CALIBRATED if speed.hosted else CALIBRATED_CPU
-    near = speed.hosted and step.played.host_s > NEAR_HOST * step.step_s
+    near = speed.hosted and step.played.host_s > HOST_BOUND_SHARE * step.step_s
     return max(own, CALIBRATED_HOST) if near else own
 
 
-def _layers(workload: Workload, step: Step) -> tuple[LayerTime, ...]:
+def _layers(workload: Workload, step: TimedStep) -> tuple[LayerTime, ...]:
     found: dict[str, dict[Phase, float]] = {name: defaultdict(float) for name in workload.layers}
     for one in step.operations:
         found.setdefault(one.operation.layer, defaultdict(float))[one.operation.phase] += one.span_s
@@ -163,16 +170,16 @@ def _layers(workload: Workload, step: Step) -> tuple[LayerTime, ...]:
     )
 
 
-def bottleneck(step: Step) -> str:
+def bottleneck(step: TimedStep) -> str:
     """What more of would shorten the step most."""
     idle = 1 - step.played.busy_s / step.step_s
     if idle > 0.2:
         more = "; a larger batch costs little" if idle > 0.5 else ""
         return f"the host: the device waits for it {idle:.0%} of the time{more}"
     host = step.played.host_s / step.step_s
-    if host >= ALL_OF_IT:  # the step is as long as the host takes, however busy the device is meanwhile
+    if host >= SHOWN_AS_ALL:  # the step is as long as the host takes, however busy the device is meanwhile
         return f"the host: it takes all of the step, and the device waits for it {idle:.0%} of the time"
-    near = f"; the host takes {host:.0%} of the step beside it" if host > NEAR_HOST else ""
+    near = f"; the host takes {host:.0%} of the step beside it" if host > HOST_BOUND_SHARE else ""
     compute = sum(one.device_s for one in step.operations if one.operation.flops)
     if compute > 0.5 * step.played.busy_s:
         share, what = compute / step.played.busy_s, "matrix products and convolutions"

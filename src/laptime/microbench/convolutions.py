@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from laptime.microbench.case import Case
+from laptime.microbench.families import family
 from laptime.microbench.network_shapes import Window, book
 from laptime.microbench.random_sizes import Draw, Supply, TooLarge
 
@@ -16,6 +17,7 @@ KNOWN = 0.5  # of convolutions that are drawn from the book
 LAST = {"cpu": 0.1, "cuda": 0.25}  # of images that have their channels side by side
 
 
+@family(share=10)
 def convolution(supply: Supply, dtype: torch.dtype) -> list[Case]:
     """One that networks have, or a random one; forward and backward."""
     draw = supply.draw
@@ -78,6 +80,7 @@ def _channels(draw: Draw, style: str) -> tuple[int, int, int, int, int]:
     return draw.width(4, 1024), draw.width(8, 1024), k, draw.pick((1, 2), (4, 1)), 1
 
 
+@family(share=2)
 def pool(supply: Supply, dtype: torch.dtype) -> list[Case]:
     """The largest of a window, or its mean; forward and backward."""
     draw = supply.draw

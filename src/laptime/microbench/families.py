@@ -1,13 +1,15 @@
-"""Every family of operations that a sweep draws from, and how often."""
+"""The register of families that a sweep draws operations from. Each enters itself, in its own file."""
 
 from __future__ import annotations
 
+import pkgutil
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
+from importlib import import_module
 
 import torch
 
-from laptime.microbench import convolutions, matrix_products, memory_bound, norms, updates
 from laptime.microbench.case import Case
 from laptime.microbench.random_sizes import Supply
 
@@ -15,31 +17,32 @@ Make = Callable[[Supply, torch.dtype], list[Case]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Family:
+class SweepFamily:
     """Operations of one kind, and of its backward pass where that has one."""
 
     name: str
     make: Make  # a random member, each way; raises TooLarge where the draw was unlucky
-    share: int = 1  # of the draws of a round: more where shapes matter more
-    low: bool = True  # also in bfloat16
+    share: int  # of the draws of a round: more where shapes matter more
+    low: bool  # also in bfloat16
 
 
-FAMILIES = (
-    Family(name="convolution", make=convolutions.convolution, share=10),
-    Family(name="pool", make=convolutions.pool, share=2),
-    Family(name="mm", make=matrix_products.mm, share=6),
-    Family(name="bmm", make=matrix_products.bmm, share=2),
-    Family(name="attention", make=matrix_products.attention, share=2),
-    Family(name="recurrent", make=matrix_products.recurrent),
-    Family(name="batch_norm", make=norms.batch_norm, share=2),
-    Family(name="layer_norm", make=norms.layer_norm),
-    Family(name="softmax", make=norms.softmax, share=2),
-    Family(name="reduction", make=norms.reduction, share=3),
-    Family(name="elementwise", make=memory_bound.elementwise, share=6),
-    Family(name="fill", make=memory_bound.fill),
-    Family(name="copy", make=memory_bound.copy, share=2),
-    Family(name="permuted", make=memory_bound.permuted, share=2),
-    Family(name="cat", make=memory_bound.cat),
-    Family(name="gather", make=memory_bound.gather, low=False),
-    Family(name="optimizer", make=updates.optimizer, low=False),
-)
+_families: list[SweepFamily] = []
+
+
+def family(*, share: int = 1, low: bool = True) -> Callable[[Make], Make]:
+    """Enter a function under its name."""
+
+    def enter(make: Make) -> Make:
+        _families.append(SweepFamily(name=make.__name__, make=make, share=share, low=low))
+        return make
+
+    return enter
+
+
+@cache
+def all_families() -> tuple[SweepFamily, ...]:
+    """Every family. Reads the files of this folder."""
+    folder = import_module("laptime.microbench")
+    for module in pkgutil.iter_modules(folder.__path__):
+        import_module(f"{folder.__name__}.{module.name}")
+    return tuple(_families)

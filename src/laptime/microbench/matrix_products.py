@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from laptime.capture.fused_ops import operations
 from laptime.microbench.case import Case, InTurns
+from laptime.microbench.families import family
 from laptime.microbench.network_shapes import book
 from laptime.microbench.random_sizes import Supply
 
@@ -26,6 +27,7 @@ def _matrix(supply: Supply, shape: tuple[int, ...], dtype: torch.dtype, transpos
     return supply.take((*shape[:-2], shape[-1], shape[-2]), dtype).mT
 
 
+@family(share=6)
 def mm(supply: Supply, dtype: torch.dtype) -> list[Case]:
     """A linear layer's products: forward with a bias, to the input, to the weight."""
     draw = supply.draw
@@ -53,6 +55,7 @@ def mm(supply: Supply, dtype: torch.dtype) -> list[Case]:
     return [Case(call=InTurns([partial(aten.mm, x, one) for one in weights]))]
 
 
+@family(share=2)
 def bmm(supply: Supply, dtype: torch.dtype) -> list[Case]:
     """Many products of one shape: attention by hand."""
     draw = supply.draw
@@ -67,6 +70,7 @@ def bmm(supply: Supply, dtype: torch.dtype) -> list[Case]:
     return [Case(call=call, kept=draw.chance(0.5))]
 
 
+@family(share=2)
 def attention(supply: Supply, dtype: torch.dtype) -> list[Case]:
     """The kernel that torch chooses here, forward and backward."""
     draw = supply.draw
@@ -92,6 +96,7 @@ def attention(supply: Supply, dtype: torch.dtype) -> list[Case]:
     ]
 
 
+@family()
 def recurrent(supply: Supply, dtype: torch.dtype) -> list[Case]:
     """LSTM, GRU and plain layers over a sequence, forward and backward."""
     draw = supply.draw

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from laptime.microbench.case import Case
+from laptime.microbench.families import family
 from laptime.microbench.random_sizes import Supply
 
 aten = torch.ops.aten
@@ -47,6 +48,7 @@ def _plane(supply: Supply, least: int = 64) -> tuple[int, int]:
     return max(1, count // columns), columns
 
 
+@family(share=6)
 def elementwise(supply: Supply, dtype: torch.dtype) -> list[Case]:
     """A function of one or two tensors, or of a tensor and a row or column."""
     name = supply.draw.pick(tuple(_FUNCTIONS), tuple(_FUNCTIONS.values()))
@@ -86,6 +88,7 @@ def function(name: str, supply: Supply, shape: tuple[int, int], dtype: torch.dty
     return Case(call=partial(operation, x), kept=True)
 
 
+@family()
 def fill(supply: Supply, dtype: torch.dtype) -> list[Case]:
     """With one value."""
     x = supply.own(_plane(supply, 1), dtype)
@@ -93,6 +96,7 @@ def fill(supply: Supply, dtype: torch.dtype) -> list[Case]:
     return [Case(call=partial(operation, x), kept=operation is not aten.zero_)]
 
 
+@family(share=2)
 def copy(supply: Supply, dtype: torch.dtype) -> list[Case]:
     """In the same order: as they are, as another type, into place."""
     shape = _plane(supply)
@@ -106,6 +110,7 @@ def copy(supply: Supply, dtype: torch.dtype) -> list[Case]:
     return [Case(call=partial(aten.clone, x), kept=True)]
 
 
+@family(share=2)
 def permuted(supply: Supply, dtype: torch.dtype) -> list[Case]:
     """Into another order: heads of attention, channels, a transposed matrix."""
     draw = supply.draw
@@ -119,6 +124,7 @@ def permuted(supply: Supply, dtype: torch.dtype) -> list[Case]:
     return [Case(call=partial(aten.clone, x, memory_format=torch.contiguous_format), kept=True)]
 
 
+@family()
 def cat(supply: Supply, dtype: torch.dtype) -> list[Case]:
     """Of a few tensors, along channels or rows."""
     draw = supply.draw
@@ -129,6 +135,7 @@ def cat(supply: Supply, dtype: torch.dtype) -> list[Case]:
     return [Case(call=partial(aten.cat, tensors, dim), kept=True)]
 
 
+@family(low=False)
 def gather(supply: Supply, dtype: torch.dtype) -> list[Case]:
     """Rows of a table by their numbers, and its gradient; single scores."""
     draw = supply.draw

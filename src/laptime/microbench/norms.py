@@ -10,6 +10,7 @@ from torch import Tensor
 
 from laptime.microbench.case import Case
 from laptime.microbench.convolutions import LAST, image
+from laptime.microbench.families import family
 from laptime.microbench.random_sizes import Supply
 
 aten = torch.ops.aten
@@ -17,6 +18,7 @@ _EPS = 1e-5
 _ALL = [True, True, True]
 
 
+@family(share=2)
 def batch_norm(supply: Supply, dtype: torch.dtype) -> list[Case]:
     """Of images, with the library that torch chooses; forward and backward."""
     draw = supply.draw
@@ -41,6 +43,7 @@ def batch_norm(supply: Supply, dtype: torch.dtype) -> list[Case]:
     ]
 
 
+@family()
 def layer_norm(supply: Supply, dtype: torch.dtype) -> list[Case]:
     """Of rows, forward and backward."""
     draw = supply.draw
@@ -54,6 +57,7 @@ def layer_norm(supply: Supply, dtype: torch.dtype) -> list[Case]:
     return [Case(call=forward, kept=True), Case(call=backward)]
 
 
+@family(share=2)
 def softmax(supply: Supply, dtype: torch.dtype) -> list[Case]:
     """And its logarithm, over the last dimension; forward and backward."""
     draw = supply.draw
@@ -73,6 +77,7 @@ def softmax(supply: Supply, dtype: torch.dtype) -> list[Case]:
     ]
 
 
+@family(share=3)
 def reduction(supply: Supply, dtype: torch.dtype) -> list[Case]:
     """Of rows (a bias's gradient), of images, of all there is."""
     draw = supply.draw

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from laptime.errors import CalibrationError
 from laptime.estimate.features import work
-from laptime.estimate.timed_ops import Timed
+from laptime.estimate.fit import TimedOperation
 from laptime.files.parse import parse_json
 from laptime.files.read import MIB, open_text
 from laptime.files.text import first_line, one_line
@@ -34,7 +34,7 @@ _COLUMNS = (
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Row:
+class SweepRow:
     """An operation, the median of its times, of how many calls, and the memory it took beside its results."""
 
     operation: Operation
@@ -43,9 +43,9 @@ class Row:
     calls: int
     workspace: int | None = None  # bytes; None where nobody looked
 
-    def timed(self) -> Timed:
+    def timed(self) -> TimedOperation:
         """As a model is fitted to it."""
-        return Timed(
+        return TimedOperation(
             name=self.operation.name,
             work=work(self.operation),
             device_us=self.device_us,
@@ -54,7 +54,7 @@ class Row:
         )
 
 
-def write_rows(rows: Iterable[Row], path: str | Path) -> None:
+def write_rows(rows: Iterable[SweepRow], path: str | Path) -> None:
     """One line for each; sizes as JSON."""
     with open(path, "w", newline="", encoding="utf-8") as file:
         table = csv.writer(file, lineterminator="\n")
@@ -66,7 +66,7 @@ def write_rows(rows: Iterable[Row], path: str | Path) -> None:
             table.writerow((*told, f"{row.device_us:.3f}", f"{row.host_us:.3f}", row.calls, row.workspace))
 
 
-def read_rows(path: str | Path) -> Iterator[Row]:
+def read_rows(path: str | Path) -> Iterator[SweepRow]:
     """What `write_rows` wrote, packed or not."""
     try:
         with open_text(Path(path), most=ROWS_BYTES) as file:
@@ -77,13 +77,13 @@ def read_rows(path: str | Path) -> Iterator[Row]:
         ) from None
 
 
-def _row(line: Mapping[str, str]) -> Row:
+def _row(line: Mapping[str, str]) -> SweepRow:
     given = {
         name: count(int(line[name]))
         for name in ("flops", "read", "written", "calls", "workspace")
         if line.get(name)
     }
-    return Row(
+    return SweepRow(
         operation=Operation(
             name=text(line["op"]),
             kind=text(line["kind"]),

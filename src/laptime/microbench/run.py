@@ -11,10 +11,10 @@ from pathlib import Path
 
 import torch
 
-from laptime.microbench.families import FAMILIES, Family
+from laptime.microbench.families import SweepFamily, all_families
 from laptime.microbench.random_sizes import Bounds, Draw, Supply, TooLarge
-from laptime.microbench.row import Row
-from laptime.microbench.stopwatch import Call, Watch, watch_for
+from laptime.microbench.row import SweepRow
+from laptime.microbench.stopwatch import Call, Stopwatch, stopwatch_for
 from laptime.recorder.environment import memory_bytes
 
 LARGEST_S = {"cpu": 0.05, "cuda": 0.02}  # by the device's peak: real operations take up to twice as long
@@ -58,21 +58,22 @@ class Sweep:
         device: torch.device,
         *,
         seconds: float,
-        families: Sequence[Family] = FAMILIES,
+        families: Sequence[SweepFamily] | None = None,
         seed: int = 0,
         largest_s: float | None = None,
         store_bytes: int | None = None,
-        watch: Watch | None = None,
+        watch: Stopwatch | None = None,
     ) -> None:
-        self.device, self.seconds, self.families = device, seconds, families
+        self.device, self.seconds = device, seconds
+        self.families = all_families() if families is None else families
         self.dtypes = dtypes_of(device)
         self.disturbed = 0
         self._draw = Draw(seed)
-        self._watch = watch or watch_for(device)
+        self._watch = watch or stopwatch_for(device)
         self._largest_s = largest_s or LARGEST_S[device.type]
         self._store_bytes = store_bytes or min(STORE_BYTES[device.type], _memory(device) // 16)
 
-    def __iter__(self) -> Iterator[Row]:
+    def __iter__(self) -> Iterator[SweepRow]:
         end = time.monotonic() + self.seconds
         with torch.no_grad():
             supply = self._supply()
@@ -112,7 +113,7 @@ class Sweep:
         call()
         return self._watch.time(call, kept=False).device_us * 1e-6
 
-    def _member(self, family: Family, supply: Supply) -> Iterator[Row]:
+    def _member(self, family: SweepFamily, supply: Supply) -> Iterator[SweepRow]:
         """One draw of a family, each way. What does not fit or would take too long is drawn anew."""
         low = len(self.dtypes) > 1 and family.low and self._draw.chance(LOW_SHARE[self.device.type])
         dtype = self.dtypes[-1] if low else torch.float32
@@ -134,7 +135,7 @@ class Sweep:
                 case.call()  # once more than reading it took: libraries prepare what they will do again
             workspace = _workspace(case.call) if self.device.type == "cuda" else None
             taken = self._watch.time(case.call, kept=case.kept)
-            yield Row(
+            yield SweepRow(
                 operation=operation,
                 device_us=taken.device_us,
                 host_us=taken.host_us,

@@ -21,7 +21,7 @@ class Taken(NamedTuple):
     calls: int
 
 
-class Watch(Protocol):
+class Stopwatch(Protocol):
     """Times calls on one device."""
 
     def time(self, call: Call, *, kept: bool) -> Taken:
@@ -29,7 +29,7 @@ class Watch(Protocol):
         ...
 
 
-class HostWatch:
+class HostStopwatch:
     """The CPU: host and device are one, so that handing over costs nothing beyond the call itself.
 
     In a training step the results of the forward pass stay alive, and each operation writes to memory that
@@ -69,7 +69,7 @@ def _few(samples: list[int]) -> bool:
     return len(samples) < 3 and sum(samples) < 50_000_000
 
 
-class CudaWatch:
+class CudaStopwatch:
     """Events around calls that queue up behind a kernel that sleeps, so that the device never waits."""
 
     def __init__(self, device: torch.device, *, enough_s: float = 0.003, most: int = 20) -> None:
@@ -113,6 +113,6 @@ class CudaWatch:
         return 10_000_000 / (float(begin.elapsed_time(end)) * 1e-3)
 
 
-def watch_for(device: torch.device) -> Watch:
+def stopwatch_for(device: torch.device) -> Stopwatch:
     """What times this device."""
-    return CudaWatch(device) if device.type == "cuda" else HostWatch()
+    return CudaStopwatch(device) if device.type == "cuda" else HostStopwatch()

@@ -5,14 +5,15 @@ from __future__ import annotations
 import torch
 from torch import nn
 
-from laptime.capture import OPTIMIZERS
-from laptime.capture.optimizer_ops import update
 from laptime.microbench.case import Case
+from laptime.microbench.families import family
 from laptime.microbench.random_sizes import Supply
+from laptime.ops.optimizers import OPTIMIZERS, update_operation
 
 _MOMENTUM = OPTIMIZERS["momentum"]
 
 
+@family(low=False)
 def optimizer(supply: Supply, dtype: torch.dtype) -> list[Case]:
     """All tensors of a network, most of them small, at once."""
     draw = supply.draw
@@ -27,4 +28,4 @@ def optimizer(supply: Supply, dtype: torch.dtype) -> list[Case]:
     chosen = torch.optim.SGD(parameters, lr=1e-9, momentum=0.9)
     chosen.step()  # makes the momentum
     whole = sum(sizes)
-    return [Case(call=chosen.step, known=update(_MOMENTUM, whole, tensors, 4 * whole))]
+    return [Case(call=chosen.step, known=update_operation(_MOMENTUM, whole, tensors, 4 * whole))]

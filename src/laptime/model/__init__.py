@@ -5,7 +5,7 @@ from laptime.model.layers import LOSS_LAYER, OTHER_LAYER, KernelTime, Layer, Lay
 from laptime.model.operation import Operation
 from laptime.model.statistics import Noise, Statistics, ratio_interval, summarize
 from laptime.model.step import Step
-from laptime.model.workload import Memory, Optimizer, Workload
+from laptime.model.workload import Memory, Workload
 
 __all__ = [
     "ACCOUNTS",
@@ -20,7 +20,6 @@ __all__ = [
     "Memory",
     "Noise",
     "Operation",
-    "Optimizer",
     "Phase",
     "Stage",
     "Statistics",

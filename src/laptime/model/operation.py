@@ -17,13 +17,14 @@ BYTES = {"float32": 4, "bfloat16": 2, "float16": 2, "float64": 8, "int64": 8, "b
 class Operation:
     """What one operation computes and moves.
 
-    `sizes` holds the numbers that its time depends on, under the names of `kinds`; a matrix product has m, k
-    and n. Bytes are counted once for each tensor, as if nothing stayed in a cache. FLOPs are those of matrix
-    products and convolutions, a multiplication and an addition each, as `torch.utils.flop_counter` counts.
+    `sizes` holds the numbers that its time depends on, under the names of its kind (`laptime.ops`); a matrix
+    product has m, k and n. Bytes are counted once for each tensor, as if nothing stayed in a cache. FLOPs are
+    those of matrix products and convolutions, a multiplication and an addition each, as
+    `torch.utils.flop_counter` counts.
     """
 
     name: str  # torch's, such as aten.convolution
-    kind: str  # one of `kinds.KINDS`
+    kind: str  # one of `ops.registry.kinds`
     phase: Phase
     layer: str  # LOSS_LAYER where it is the loss'
     dtype: str  # in which it computes: float32, bfloat16, float16

@@ -4,19 +4,28 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
 
 from laptime.files.typed import build
 from laptime.model.accounts import Account
+from laptime.model.constants import Source
 from laptime.model.layers import LOSS_LAYER
 
-# What steps measured on an H200 took beyond their tensors and workspaces: two of cuBLAS's (32 MiB for each of
-# the threads that run forward and backward), and 16 MiB that a fully connected network took, which nothing
-# here explains.
-LIBRARY_BYTES = 80 * 2**20
-# Reserved over allocated there: 1.23 in the median, 1.62 at the ninth decile, 1.88 at most; it depends on the
-# order of sizes, so what is said to fit may not.
-ROUNDING = 1.23
+LIBRARY_BYTES: Annotated[
+    int,
+    Source(
+        "What steps measured on an H200 took beyond their tensors and workspaces: two of cuBLAS's (32 MiB "
+        "for each of the threads that run forward and backward), and 16 MiB that a fully connected network "
+        "took, which nothing here explains."
+    ),
+] = 80 * 2**20
+ROUNDING: Annotated[
+    float,
+    Source(
+        "Reserved over allocated memory on an H200: 1.23 in the median, 1.62 at the ninth decile, 1.88 at "
+        "most. It depends on the order of sizes, so what is said to fit may not."
+    ),
+] = 1.23
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

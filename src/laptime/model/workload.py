@@ -37,16 +37,6 @@ class Memory:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Optimizer:
-    """How parameters are updated: values kept for each of them, and tensors passed over."""
-
-    name: str
-    state_values: int  # for each parameter
-    passes: int  # reads and writes of a tensor of the parameters' size
-    temporaries: int  # tensors of the parameters' size that live during the update
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Workload:
     """What one step of a network asks of any machine."""
 

@@ -1,1 +1,1 @@
-"""Kinds of operations: their names, sizes, FLOPs, and how they follow the batch size."""
+"""Kinds of operations, one file each: names in torch, sizes, FLOPs, features, how they follow the batch."""

@@ -1,17 +1,115 @@
-"""What torch's optimizers keep for each parameter, and how often they pass over all of them."""
+"""Optimizers: what torch's keep for each parameter, how often they pass over all of them, what they take."""
 
 from __future__ import annotations
 
-from laptime.model.workload import Optimizer
+from collections.abc import Sequence
+from dataclasses import dataclass
 
-OPTIMIZERS = {
-    "sgd": Optimizer(name="sgd", state_values=0, passes=3, temporaries=0),
-    "momentum": Optimizer(name="momentum", state_values=1, passes=8, temporaries=0),
-    "rmsprop": Optimizer(name="rmsprop", state_values=1, passes=13, temporaries=1),
-    "adagrad": Optimizer(name="adagrad", state_values=1, passes=10, temporaries=1),
-    "adadelta": Optimizer(name="adadelta", state_values=2, passes=20, temporaries=2),
-    "adam": Optimizer(name="adam", state_values=2, passes=16, temporaries=1),
-    "adamw": Optimizer(name="adamw", state_values=2, passes=18, temporaries=1),
-}
-"""By torch's multi-tensor implementations, which are the default on CUDA: each of their operations reads and
-writes every tensor; fused ones pass fewer times."""
+from laptime.model import OTHER_LAYER, Operation, Phase, Workload
+from laptime.ops.feature_math import log2
+from laptime.ops.registry import Growth, OperationKind, Sizes, operation_kind
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UpdateRule:
+    """How an optimizer updates parameters."""
+
+    name: str
+    torch_class: str  # of torch.optim
+    state_values: int  # kept for each parameter
+    passes: int  # reads and writes of a tensor of the parameters' size
+    temporaries: int  # tensors of the parameters' size that live during the update
+    learning_rate: float  # the usual one
+    settings: tuple[str, ...] = ()  # what it takes of a configuration beside rate, betas, eps and decay
+
+
+# By torch's multi-tensor implementations, which are the default on CUDA: each of their operations reads and
+# writes every tensor; fused ones pass fewer times. Learning rates are torch's own; SGD has none, and 0.01
+# here as in the thesis' momentum optimizer.
+_RULES = (
+    UpdateRule(name="sgd", torch_class="SGD", state_values=0, passes=3, temporaries=0, learning_rate=0.01),
+    UpdateRule(
+        name="momentum",
+        torch_class="SGD",
+        state_values=1,
+        passes=8,
+        temporaries=0,
+        learning_rate=0.01,
+        settings=("momentum", "nesterov"),
+    ),
+    UpdateRule(
+        name="rmsprop",
+        torch_class="RMSprop",
+        state_values=1,
+        passes=13,
+        temporaries=1,
+        learning_rate=1e-3,
+        settings=("momentum",),
+    ),
+    UpdateRule(
+        name="adagrad", torch_class="Adagrad", state_values=1, passes=10, temporaries=1, learning_rate=0.01
+    ),
+    UpdateRule(
+        name="adadelta", torch_class="Adadelta", state_values=2, passes=20, temporaries=2, learning_rate=1.0
+    ),
+    UpdateRule(name="adam", torch_class="Adam", state_values=2, passes=16, temporaries=1, learning_rate=1e-3),
+    UpdateRule(
+        name="adamw", torch_class="AdamW", state_values=2, passes=18, temporaries=1, learning_rate=1e-3
+    ),
+)
+OPTIMIZERS = {rule.name: rule for rule in _RULES}
+ASSUMED = OPTIMIZERS["adam"]  # of an optimizer that nobody knows
+
+
+def rule_of(torch_class: str, *, momentum: bool) -> UpdateRule | None:
+    """The rule of an optimizer by the name of its class; None where nobody knows it."""
+    rules = [rule for rule in OPTIMIZERS.values() if rule.torch_class.lower() == torch_class.lower()]
+    return next((rule for rule in rules if ("momentum" in rule.settings) == momentum), (*rules, None)[0])
+
+
+def assumed_rule(classes: Sequence[str], *, momentum: bool) -> tuple[UpdateRule, str | None]:
+    """The rule of an optimizer whose class, and those it extends, are called so; with a note if assumed."""
+    for place, name in enumerate(classes):
+        if rule := rule_of(name, momentum=momentum):
+            return rule, f"{classes[0]} is counted as {name}, which it extends" if place else None
+    kept = f"{ASSUMED.state_values} values kept for each parameter, {ASSUMED.passes} passes over all of them"
+    return ASSUMED, f"{classes[0]} is no optimizer that laptime knows: it is counted as Adam ({kept})"
+
+
+def temporaries(workload: Workload) -> int:
+    """Tensors of the parameters' size that live during the update."""
+    update = next(iter(workload.phase(Phase.UPDATE)), None)
+    rule = OPTIMIZERS.get(update.name.partition(".")[2]) if update is not None else None
+    return rule.temporaries if rule is not None else 0
+
+
+@operation_kind("optimizer")
+class OptimizerUpdate(OperationKind):
+    """The update of `params` parameters in `tensors` tensors; no network runs it itself."""
+
+    microbenchmark = "optimizer"
+
+    def growth(self, operation: Operation, batch: int) -> Growth:
+        return Growth()
+
+    def weights(self, sizes: Sizes) -> set[int]:
+        return {sizes["params"]}
+
+    def features(self, sizes: Sizes) -> tuple[float, ...]:
+        return log2(sizes["params"]), log2(sizes["tensors"])
+
+
+def update_operation(
+    rule: UpdateRule, parameters: int, tensors: int, size: int, *, layer: str = OTHER_LAYER
+) -> Operation:
+    """One pass after another over parameters of `size` bytes; of eight, five read and three write."""
+    return Operation(
+        name=f"optimizer.{rule.name}",
+        kind="optimizer",
+        phase=Phase.UPDATE,
+        layer=layer,
+        dtype="float32",
+        sizes={"params": parameters, "tensors": tensors, "passes": rule.passes},
+        read=size * rule.passes * 5 // 8,
+        written=size * rule.passes * 3 // 8,
+    )

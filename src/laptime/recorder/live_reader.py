@@ -13,7 +13,7 @@ from torch import Tensor
 
 from laptime.capture.op_reader import Alive, Reader, has_storage, tensors_in
 from laptime.model import LOSS_LAYER, Operation, Phase
-from laptime.ops.aliases import translated
+from laptime.ops.registry import translated
 from laptime.recorder.autograd_graph import sequence_number
 from laptime.recorder.layer_division import Unit
 

@@ -17,10 +17,9 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 
-from laptime.capture import OPTIMIZERS
 from laptime.capture.optimizer_ops import updates
 from laptime.model import Account, Memory, Operation, Phase, Workload
-from laptime.model import Optimizer as Update
+from laptime.ops.optimizers import UpdateRule, assumed_rule
 from laptime.recorder.layer_division import Division, Unit, is_compiled
 from laptime.recorder.live_reader import StepReader
 from laptime.recorder.loss_end import compiles
@@ -156,7 +155,7 @@ class Reading:
             layers=tuple(unit.name for division in divisions for unit in division.layers()),
             operations=tuple(operations),
             memory=memory,
-            notes=(NO_OPTIMIZER,) if self.trains and not optimizers else (),
+            notes=_notes(optimizers) if self.trains else (),
         )
 
 
@@ -202,20 +201,30 @@ def _updates(division: Division, optimizers: Sequence[Optimizer]) -> list[Operat
     mine = {id(one) for one in division.root.parameters()}
     for optimizer in optimizers:
         if any(id(one) in mine for group in optimizer.param_groups for one in group["params"]):
-            return updates(division, update_of(optimizer))
+            return updates(division, update_of(optimizer)[0])
     return []
 
 
-def update_of(optimizer: Optimizer) -> Update:
-    """What an optimizer keeps and moves; one that is not known is taken for Adam."""
-    name = type(optimizer).__name__.lower()
-    if name == "sgd" and any(group.get("momentum") for group in optimizer.param_groups):
-        name = "momentum"
-    return OPTIMIZERS.get(name, OPTIMIZERS["adam"])
+def _notes(optimizers: Sequence[Optimizer]) -> tuple[str, ...]:
+    """What had to be assumed of the update."""
+    if not optimizers:
+        return (NO_OPTIMIZER,)
+    notes = (update_of(optimizer)[1] for optimizer in optimizers)
+    return tuple(dict.fromkeys(note for note in notes if note is not None))
+
+
+def update_of(optimizer: Optimizer) -> tuple[UpdateRule, str | None]:
+    """What an optimizer keeps and moves, and a note where that had to be assumed."""
+    while isinstance(
+        inside := getattr(optimizer, "optimizer", None), Optimizer
+    ):  # wrapped, as accelerate does
+        optimizer = inside
+    momentum = any(group.get("momentum") for group in optimizer.param_groups)
+    return assumed_rule([one.__name__ for one in type(optimizer).__mro__], momentum=momentum)
 
 
 def _memory(reader: StepReader, divisions: Sequence[Division], optimizers: Sequence[Optimizer]) -> Memory:
-    """As `workload.trace` counts it."""
+    """As `capture.fake_step` counts it."""
 
     def size(tensors: Iterable[Tensor]) -> int:
         return sum(one.numel() * one.element_size() for one in _once(tensors))
@@ -225,9 +234,9 @@ def _memory(reader: StepReader, divisions: Sequence[Division], optimizers: Seque
     state = temporaries = gradients = 0
     for optimizer in optimizers:
         trained = [one for group in optimizer.param_groups for one in group["params"] if one.requires_grad]
-        update = update_of(optimizer)
-        state += sum(one.numel() for one in trained) * 4 * update.state_values
-        temporaries += size(trained) * update.temporaries
+        rule = update_of(optimizer)[0]
+        state += sum(one.numel() for one in trained) * 4 * rule.state_values
+        temporaries += size(trained) * rule.temporaries
         gradients += size(trained)
     moving = max(reader.alive.peak, gradients + temporaries)
     return Memory(

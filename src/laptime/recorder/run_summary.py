@@ -30,7 +30,6 @@ class Facts:
     optimizer_steps: int = 0
     without_backward: int = 0
     without_forward: int = 0
-    without_update: int = 0
     wall_s: float = 0.0
     host_s: float = 0.0
     unexplained_s: float = 0.0

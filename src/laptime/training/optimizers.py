@@ -12,45 +12,26 @@ from torch import nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LambdaLR
 
+from laptime.ops.optimizers import OPTIMIZERS
 from laptime.training.config import OptimizerConfig, ScheduleConfig
-
-# The usual learning rates: of torch.optim, and 0.01 for SGD as in the thesis' momentum optimizer.
-RATES = {
-    "sgd": 0.01,
-    "momentum": 0.01,
-    "adagrad": 0.01,
-    "adadelta": 1.0,
-    "adam": 1e-3,
-    "adamw": 1e-3,
-    "rmsprop": 1e-3,
-}
-_MADE: dict[str, type[Optimizer]] = {
-    "sgd": torch.optim.SGD,
-    "momentum": torch.optim.SGD,
-    "adagrad": torch.optim.Adagrad,
-    "adadelta": torch.optim.Adadelta,
-    "adam": torch.optim.Adam,
-    "adamw": torch.optim.AdamW,
-    "rmsprop": torch.optim.RMSprop,
-}
 
 
 def rate(config: OptimizerConfig) -> float:
     """The learning rate: as asked for, or the usual one."""
-    return config.lr if config.lr is not None else RATES[config.name]
+    return config.lr if config.lr is not None else OPTIMIZERS[config.name].learning_rate
 
 
 def optimizer(
     config: OptimizerConfig, parameters: Sequence[nn.Parameter], *, share: float = 1.0
 ) -> Optimizer:
     """The optimizer of a group of parameters, with a share of the rate. Only what it takes is given to it."""
-    kind = _MADE[config.name]
+    rule = OPTIMIZERS[config.name]
+    kind: type[Optimizer] = getattr(torch.optim, rule.torch_class)
     offered: dict[str, Any] = {
         "lr": rate(config) * share,
-        "momentum": config.momentum if config.name in ("momentum", "rmsprop") else 0.0,
-        "nesterov": config.nesterov and config.name == "momentum",
         "betas": config.betas,
         "weight_decay": config.weight_decay,
+        **{name: getattr(config, name) for name in rule.settings},
     }
     if config.eps is not None:
         offered["eps"] = config.eps

@@ -18,7 +18,7 @@ from laptime.files.read import read_json
 from laptime.files.text import first_line, one_line
 from laptime.files.typed import build
 from laptime.files.write import plain
-from laptime.model import Phase
+from laptime.model import LOSS_LAYER, Phase
 from laptime.model.prediction import Prediction
 from laptime.runs import Run
 
@@ -146,7 +146,7 @@ def _layers(predicted: Row, found: MeasuredStep, run: Run) -> list[Row]:
     names = [layer.name for layer in run.network]
     names += [name for name, _ in found.layers if name not in names]
     names = list(dict.fromkeys([*names, *times]))
-    names.sort(key=lambda name: name == "")  # the loss last
+    names.sort(key=lambda name: name == LOSS_LAYER)  # the loss last
     rows = []
     for name in names:
         mine = {phase: found.layers.get((name, phase)) for phase in Phase}

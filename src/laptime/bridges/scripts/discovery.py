@@ -282,11 +282,12 @@ def _warn_of(reason: str) -> None:
     warn(f"nothing is recorded from here on: {reason}")
 
 
-_FOLDER = str(Path(__file__).parents[1])
+_PACKAGE = Path(__file__).parents[2]
+_WATCHING = tuple(str(_PACKAGE / name) for name in ("bridges", "recorder"))
 
 
 def _ours(code: CodeType) -> bool:
-    return code.co_filename.startswith(_FOLDER)
+    return code.co_filename.startswith(_WATCHING)
 
 
 def _free_name(caller: Caller, taken: set[str]) -> str:

@@ -1,6 +1,6 @@
 """A device that is so many times faster in one respect, and as it is in all others.
 
-A kernel's time is its roofline and an excess over it, as in `predict.shares`: a new figure moves the
+A kernel's time is its roofline and an excess over it, as in `datasheet_transfer`: a new figure moves the
 roofline, more multiprocessors shrink the excess too. That is how the times of one GPU are carried to another
 whose data sheet is all that is known, so it errs as much as that does.
 """
@@ -16,7 +16,7 @@ from laptime.estimate.calibration import Calibration
 from laptime.estimate.data_parallel import DDP, alone_from_step, scale
 from laptime.estimate.datasheet_transfer import SHORT_US
 from laptime.estimate.device_speed import Speed
-from laptime.estimate.op_times import Prepared, Step
+from laptime.estimate.op_times import Prepared, TimedStep
 from laptime.estimate.predict import DATA_SHEET, SCALING, together
 from laptime.hardware import Device
 from laptime.model.prediction import Prediction
@@ -62,7 +62,7 @@ def imagined(prepared: Prepared, speed: Speed, factors: Factors) -> tuple[Prepar
     return prepared, replace(speed, device=device, shares=replace(speed.shares, device=device, traits=more))
 
 
-def exchanged(alone: Prediction, step: Step, device: Device, gpus: int, link: float) -> Prediction:
+def exchanged(alone: Prediction, step: TimedStep, device: Device, gpus: int, link: float) -> Prediction:
     """On several GPUs, with a link that is so many times as fast."""
     if gpus == 1:
         return alone

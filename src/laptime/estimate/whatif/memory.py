@@ -11,10 +11,8 @@ import numpy as np
 from laptime.estimate.largest_batch import MOST
 from laptime.estimate.whatif.steps import Timed, workspaces
 from laptime.model import Phase
-from laptime.model.operation import Operation
 from laptime.model.prediction import LIBRARY_BYTES, LayerTime, Prediction
-from laptime.model.workload import Workload
-from laptime.ops.optimizers import OPTIMIZERS
+from laptime.ops.optimizers import temporaries
 
 POINTS = 2000  # of a timeline: more than a screen is wide
 
@@ -50,7 +48,7 @@ def _bytes(timed: Timed) -> list[int]:
     workload = timed.prepared.workload
     memory = workload.memory
     always = memory.static + memory.inputs + _library(timed)
-    gradients = memory.gradients * (1 + _temporaries(workload))
+    gradients = memory.gradients * (1 + temporaries(workload))
     on_cpu = timed.speed.device.kind == "cpu"
     spaces = iter([0.0] * len(timed.prepared.kernels) if on_cpu else workspaces(timed).tolist())
     found = [always]  # the host between steps: gradients are gone
@@ -62,12 +60,6 @@ def _bytes(timed: Timed) -> list[int]:
 
 def _library(timed: Timed) -> int:
     return 0 if timed.speed.device.kind == "cpu" else LIBRARY_BYTES
-
-
-def _temporaries(workload: Workload) -> int:
-    first: Operation | None = next(iter(workload.phase(Phase.UPDATE)), None)
-    known = None if first is None else OPTIMIZERS.get(first.name.partition(".")[2])
-    return 0 if known is None else known.temporaries
 
 
 def _thinned(sizes: list[int]) -> list[int]:

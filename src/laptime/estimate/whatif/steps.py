@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from laptime.estimate.calibration import Calibration
 from laptime.estimate.device_speed import Speed, speed_of
-from laptime.estimate.op_times import Prepared, Step, predict_step, prepare
+from laptime.estimate.op_times import Prepared, TimedStep, predict_step, prepare
 from laptime.estimate.predict import prediction
 from laptime.estimate.whatif.factors import Factors, imagined
 from laptime.hardware import Device
@@ -52,7 +52,7 @@ class Timed:
 
     prepared: Prepared
     speed: Speed
-    step: Step
+    step: TimedStep
     prediction: Prediction
 
 

@@ -11,6 +11,7 @@ from laptime.estimate.device_speed import peaks
 from laptime.estimate.measured_step import device_of, workload_of
 from laptime.files.text import one_line
 from laptime.model import Stage, Workload
+from laptime.ops.registry import kind_named
 from laptime.render.html.page import Page, Section, Tile
 from laptime.render.html.run_tables import accounts_table, facts_tables, layers_table
 from laptime.render.terminal.run_tables import marked_steps
@@ -273,9 +274,9 @@ def ceiling(run: Run, workload: Workload) -> Ceiling | None:
         return None
     used = {one.dtype for one in workload.operations if one.flops}
     if (run.environment.get("device") or {}).get("tf32_convolutions") and any(
-        one.kind.startswith("convolution") and one.dtype == "float32" for one in workload.operations
+        kind_named(one.kind).uses_tf32 and one.dtype == "float32" for one in workload.operations
     ):
-        used.add("tf32")  # in which cuDNN computes convolutions of float32
+        used.add("tf32")  # in which cuDNN computes what is float32
     offered = {dtype: peak for dtype, peak in peaks(device).items() if dtype in used}
     source = device.sources.get("memory_bandwidth_gbs") or "catalog"
     return Ceiling(device=device.title, flops=offered, bandwidth=device.memory_bandwidth, source=source)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from laptime.estimate.choose_device import Choice
+from laptime.estimate.choose_device import DeviceChoice
 from laptime.estimate.dataflow_step import Fed
 from laptime.estimate.explain import Explanation
 from laptime.estimate.largest_batch import Largest
@@ -28,7 +28,7 @@ class Shown:
     predictions: Sequence[Prediction]
     fed: Sequence[Fed] = ()  # the data flow of each
     largest: Sequence[Largest] = ()  # of each device and number of GPUs
-    choices: Sequence[Choice] = ()
+    choices: Sequence[DeviceChoice] = ()
     explanation: Explanation | None = None
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from laptime.estimate.constants import Constant
 from laptime.estimate.explain import Explanation
+from laptime.model.constants import Constant
 from laptime.render.terminal.columns import Column, paragraph, wrapped
 
 _KINDS = 12  # that are shown of a step

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from laptime.estimate.choose_device import Choice
+from laptime.estimate.choose_device import DeviceChoice
 from laptime.estimate.dataflow_step import Fed
 from laptime.estimate.largest_batch import Largest
 from laptime.model.prediction import ROUNDING, Prediction
@@ -20,7 +20,7 @@ def overview_columns(
     found: Sequence[Prediction],
     fed: Sequence[Fed],
     largest: Sequence[Largest],
-    choice: Choice | None,
+    choice: DeviceChoice | None,
     several: bool,
 ) -> list[Column]:
     """A row for each prediction; `fed` are their data flows, `several`: they differ in the number of GPUs."""
@@ -70,7 +70,7 @@ def _training(found: Sequence[Prediction]) -> list[Column]:
     return [Column(title=f"epoch, {unit.name}", cells=cells(epochs, 2, over=unit.seconds), needed=1)]
 
 
-def legend(titles: set[str], choice: Choice | None, *, alone: bool) -> list[str]:
+def legend(titles: set[str], choice: DeviceChoice | None, *, alone: bool) -> list[str]:
     """What columns mean that are shown. One prediction alone has its interval and memory in words below."""
     told = []
     if choice is not None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from laptime.estimate.choose_device import Choice, money
+from laptime.estimate.choose_device import DeviceChoice, money
 from laptime.estimate.dataflow_step import Fed, assumptions, waited
 from laptime.estimate.largest_batch import Largest
 from laptime.model.prediction import Prediction
@@ -36,7 +36,7 @@ def _batch(one: Largest) -> str:
     return str(one.batch) if one.exact else f"{one.batch} or more"
 
 
-def choice_lines(choices: Sequence[Choice], width: int) -> list[Any]:
+def choice_lines(choices: Sequence[DeviceChoice], width: int) -> list[Any]:
     """What was chosen and why, and what was not considered."""
     made: list[Any] = []
     for one in choices:

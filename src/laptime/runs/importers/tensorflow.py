@@ -22,7 +22,7 @@ from laptime.runs.importers.imported import Collected
 from laptime.runs.importers.json_values import finite, integer, mapping, thread_id
 from laptime.runs.importers.json_values import name as name_of
 from laptime.runs.importers.source import ChromeTrace
-from laptime.runs.importers.tensorflow_scopes import Operation, Owner, Scopes
+from laptime.runs.importers.tensorflow_scopes import Owner, Scopes, TracedOperation
 
 _S = 1e-6
 _DEVICE = re.compile(r"(?:device:|/(?=[cg]pu:))(\w+):(\d+)(/stream:\w+|/memcpy)?.*\bCompute$")
@@ -35,8 +35,8 @@ class Device:
     """What a device ran in one timeline, what its host computed, and when the first and last of all was."""
 
     name: str
-    ran: list[Operation]
-    host: list[Operation]
+    ran: list[TracedOperation]
+    host: list[TracedOperation]
     begin: float
     end: float
 
@@ -84,7 +84,7 @@ def _devices(file: Path) -> list[Device]:
     return devices
 
 
-def _rows(file: Path) -> dict[str, dict[str, list[Operation]]]:
+def _rows(file: Path) -> dict[str, dict[str, list[TracedOperation]]]:
     """Operations by device and by its rows: its streams, its copies, and what the host did for it ("")."""
     names: dict[int | str, str] = {}
     waiting = []
@@ -93,7 +93,7 @@ def _rows(file: Path) -> dict[str, dict[str, list[Operation]]]:
             names[thread_id(event.get("pid"))] = name_of(mapping(event.get("args")).get("name"))
         elif event.get("ph") == "X" and event.get("cat") == "Op":
             waiting.append(event)
-    rows: dict[str, dict[str, list[Operation]]] = {}
+    rows: dict[str, dict[str, list[TracedOperation]]] = {}
     for event in waiting:
         device = _DEVICE.search(names.get(thread_id(event.get("pid")), ""))
         operation = _operation(event)
@@ -103,26 +103,26 @@ def _rows(file: Path) -> dict[str, dict[str, list[Operation]]]:
     return rows
 
 
-def _ran(rows: Mapping[str, list[Operation]]) -> list[Operation]:
+def _ran(rows: Mapping[str, list[TracedOperation]]) -> list[TracedOperation]:
     """What the device ran, each once: `stream:all` repeats the other streams, and those the copies."""
     order = sorted((row for row in rows if row), key=lambda row: (row != _ALL, row == "/memcpy", row))
     if not any("/stream" in row for row in order):
         return rows.get("", []) or [one for row in order for one in rows[row]]
-    found: list[Operation] = []
+    found: list[TracedOperation] = []
     for row in order:
         known = {(one.start, one.end) for one in found}
         found += [one for one in rows[row] if (one.start, one.end) not in known]
     return found
 
 
-def _operation(event: dict[str, Any]) -> Operation | None:
+def _operation(event: dict[str, Any]) -> TracedOperation | None:
     start, duration = finite(event.get("ts", 0)), finite(event.get("dur", 0))
     if start is None or duration is None:
         return None
     args = mapping(event.get("args"))
     name = name_of(args.get("name") or event.get("name")).partition(":")[0]
     kind = name_of(args.get("op") or event.get("name"))
-    return Operation(name, kind, integer(event.get("tid"), 0), start, start + max(0.0, duration))
+    return TracedOperation(name, kind, integer(event.get("tid"), 0), start, start + max(0.0, duration))
 
 
 def _step(found: Collected, scopes: Scopes, number: int, rank: int, device: Device) -> None:
@@ -169,7 +169,7 @@ def _step(found: Collected, scopes: Scopes, number: int, rank: int, device: Devi
     )
 
 
-def _kernel(found: Collected, number: int, rank: int, owner: Owner, one: Operation) -> None:
+def _kernel(found: Collected, number: int, rank: int, owner: Owner, one: TracedOperation) -> None:
     found.add_kernel(
         step=number,
         rank=rank,

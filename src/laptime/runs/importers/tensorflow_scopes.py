@@ -20,7 +20,7 @@ _ACCOUNTS = {Phase.FORWARD: Account.FORWARD, Phase.BACKWARD: Account.BACKWARD, P
 
 
 @dataclass(frozen=True, slots=True)
-class Operation:
+class TracedOperation:
     """One operation of the graph, in microseconds."""
 
     name: str
@@ -46,8 +46,8 @@ class Owner:
 class Scopes:
     """The layers of a graph: its outermost scopes, less one that all of them are in (`alexnet/conv1/…`)."""
 
-    def __init__(self, operations: Iterable[Operation], host: Iterable[Operation] = ()) -> None:
-        first: dict[str, Operation] = {}
+    def __init__(self, operations: Iterable[TracedOperation], host: Iterable[TracedOperation] = ()) -> None:
+        first: dict[str, TracedOperation] = {}
         for one in operations:
             first.setdefault(one.name, one)
         names = {one.name: one.kind for one in host} | {name: one.kind for name, one in first.items()}
@@ -64,9 +64,9 @@ class Scopes:
         deep = {path[1] for path in paths if path[0] in firsts and len(path) > 2}
         return next(iter(firsts)) if len(firsts) == 1 and len(deep) > 1 else None
 
-    def _in_order(self, first: Mapping[str, Operation]) -> list[str]:
+    def _in_order(self, first: Mapping[str, TracedOperation]) -> list[str]:
         """Layers by when their main operation ran: variables are read in any order."""
-        main: dict[str, Operation] = {}
+        main: dict[str, TracedOperation] = {}
         for name, one in first.items():
             owner = self._owners[name]
             if owner.phase is not Phase.FORWARD or owner.layer in (LOSS_LAYER, OTHER_LAYER):
@@ -75,7 +75,7 @@ class Scopes:
                 main[owner.layer] = one
         return sorted(main, key=lambda layer: main[layer].start)
 
-    def owner(self, operation: Operation) -> Owner:
+    def owner(self, operation: TracedOperation) -> Owner:
         """What the operation is charged to."""
         return self._owners[operation.name]
 

@@ -1,20 +1,16 @@
-"""Single operations that were timed on a device: what a calibration measures and a model is fitted to."""
+"""The published single operations, `h200_ops.csv`, as a calibration's own."""
 
 from __future__ import annotations
 
 import csv
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 
-from laptime.errors import CalibrationError
-from laptime.estimate.features import Work, of
-from laptime.files.read import MIB, open_text
-from laptime.files.text import first_line, one_line
-from laptime.files.typed import count, number
+from laptime.estimate.features import kernel_work
+from laptime.estimate.fit import TimedOperation
 
-# The names of the measured operations -> the kinds of `workload.kinds`.
+# The names of the measured operations -> the kinds of `laptime.ops`.
 _KINDS = {
     "sdpa": "attention",
     "sdpa_backward": "attention_backward",
@@ -52,43 +48,24 @@ _SAME = {
 }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Timed:
-    """An operation and how long it took: on the device, and on the host to hand it over."""
-
-    name: str
-    work: Work
-    device_us: float
-    host_us: float
-    workspace: int | None = None  # bytes that it took beside its results; None where nobody looked
-
-
-def read(path: str | Path) -> Iterator[Timed]:
+def read(path: str | Path) -> Iterator[TimedOperation]:
     """The rows of a file with the columns op, dtype, shape, bytes_in, bytes_out, device_us and host_us."""
-    try:
-        with open_text(Path(path), most=MIB * 256) as file:
-            yield from map(_timed, csv.DictReader(file))
-    except (OSError, ValueError, LookupError, TypeError, ArithmeticError, csv.Error) as error:
-        raise CalibrationError(
-            f"{one_line(path)} holds no timed operations ({first_line(error)}); give another file"
-        ) from None
-
-
-def _timed(row: Mapping[str, str]) -> Timed:
-    name = row["op"]
-    kind = name if name in _SAME else _KINDS.get(name, "elementwise")
-    moved = count(int(float(row["bytes_in"]))) + count(int(float(row["bytes_out"])))
-    return Timed(
-        name=name,
-        work=of(kind, row["dtype"], _sizes(name, row["shape"]), moved),
-        device_us=number(float(row["device_us"])),
-        host_us=number(float(row["host_us"])),
-    )
+    with open(path, newline="", encoding="utf-8") as file:
+        for row in csv.DictReader(file):
+            name = row["op"]
+            kind = name if name in _SAME else _KINDS.get(name, "elementwise")
+            moved = int(float(row["bytes_in"])) + int(float(row["bytes_out"]))
+            yield TimedOperation(
+                name=name,
+                work=kernel_work(kind, row["dtype"], _sizes(name, row["shape"]), moved),
+                device_us=float(row["device_us"]),
+                host_us=float(row["host_us"]),
+            )
 
 
 def _sizes(name: str, shape: str) -> Mapping[str, int]:
-    """Sizes under the names of `workload.kinds`, from `n8 c256 h8 …`."""
-    given = {key: count(int(value)) for key, value in re.findall(r"([a-z]+)(\d+)", shape)}
+    """Sizes under the names of `laptime.ops`, from `n8 c256 h8 …`."""
+    given = {key: int(value) for key, value in re.findall(r"([a-z]+)(\d+)", shape)}
     match name:
         case "convolution" | "convolution_backward":
             side = (given["h"] + 2 * given["p"] - given["k"]) // given["s"] + 1
