@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from laptime.cli.options import Json, wrong
-from laptime.cli.outcome import answer, say, tell
+from laptime.cli.outcome import answer, print_out, say
 from laptime.cli.progress import progress, waiting
 
 if TYPE_CHECKING:
@@ -260,7 +260,7 @@ def _print(found: Mapping[str, Any]) -> None:
     ]
     head = f"{found['device']}: {found['rows']} operations timed"
     run_text.print_lines(paragraph(head, to.width, style="bold"), to)
-    tell()
+    print_out()
     if kinds:
         run_text.print_lines(table(columns, to.width), to)
     others = len(found["kinds"]) - len(kinds)

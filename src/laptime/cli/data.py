@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from laptime.cli.options import Json, wrong
-from laptime.cli.outcome import answer, say, tell
+from laptime.cli.outcome import answer, print_out, say
 from laptime.cli.progress import progress, waiting
 from laptime.errors import DataError
 
@@ -105,7 +105,7 @@ def _say_refused(refused: Sequence[Refused]) -> None:
 
 
 def _show(done: Synced) -> None:
-    tell(
+    print_out(
         f"{len(done.classes)} classes in {done.folder}:"
         f" {done.files} files brought ({done.bytes / 1e6:.1f} MB),"
         f" {done.skipped} here already, {done.verified} verified by checksum, {len(done.refused)} refused,"
@@ -140,10 +140,10 @@ def zener(
     if as_json:
         answer({"folder": folder, "cards": written, "size": size, "format": kind, "seed": seed})
         return
-    tell(f"{sum(written.values())} cards of {size}x{size} pixels in {folder}:")
-    tell(", ".join(f"{number} {symbol}" for symbol, number in written.items()))
-    tell("To train on them, put this into zener.toml and run `laptime train zener.toml`:\n")
-    tell(_configuration(folder, size, _fitting_batch(written.values(), 32)))
+    print_out(f"{sum(written.values())} cards of {size}x{size} pixels in {folder}:")
+    print_out(", ".join(f"{number} {symbol}" for symbol, number in written.items()))
+    print_out("To train on them, put this into zener.toml and run `laptime train zener.toml`:\n")
+    print_out(_configuration(folder, size, _fitting_batch(written.values(), 32)))
 
 
 @data.command(short_help="write made-up photographs as an image folder")
@@ -166,8 +166,8 @@ def images(
         return
     batch = _fitting_batch([per_class] * classes, 64)
     smaller = f" --set train.batch={batch}" if batch else ""
-    tell(f"{written} images of {classes} classes in {folder}")
-    tell(f"  laptime train recipes/alexnet-64.toml --set data.path={shlex.quote(str(folder))}{smaller}")
+    print_out(f"{written} images of {classes} classes in {folder}")
+    print_out(f"  laptime train recipes/alexnet-64.toml --set data.path={shlex.quote(str(folder))}{smaller}")
 
 
 def _configuration(folder: Path, size: int, batch: int | None) -> str:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from laptime.cli.options import Json, Out
-from laptime.cli.outcome import answer, say, tell
+from laptime.cli.outcome import answer, print_out, say
 from laptime.cli.progress import progress, waiting
 from laptime.cli.quiet import quiet_torch
 
@@ -162,7 +162,7 @@ def _print(found: dict[str, Any], accuracy: float, out: Path, page: Path | None)
     run_text.show(found, run_text.console())
     where = shlex.quote(str(out))
     drawn = f", every figure of it in {page}" if page else ""
-    tell(f"""
+    print_out(f"""
 The network tells {accuracy * 100:.1f} % of {UNSEEN_CARDS} unseen cards apart (guessing: 20 %).
 The run is in {out}{drawn}
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from laptime.cli.options import Json
-from laptime.cli.outcome import answer, say, tell
+from laptime.cli.outcome import answer, print_out, say
 
 if TYPE_CHECKING:
     from laptime.hardware import Device
@@ -123,7 +123,7 @@ def _print_one(one: Device) -> None:
     to = run_text.console()
     width = min(to.width, 140)
     document = _document(one)
-    tell(f"{one.title} ({one.name})")
+    print_out(f"{one.title} ({one.name})")
     told = [("also", ", ".join(one.aliases)), ("note", one.note)]
     told += [
         (f"in {precision}", peak.fallback)
@@ -138,7 +138,7 @@ def _print_one(one: Device) -> None:
     for title, words in told:
         if words:
             run_text.print_lines(paragraph(words, width, bullet=f"{title:<8}"), to)
-    tell()
+    print_out()
     figures = list(one.sources)
     run_text.print_lines(
         table(
@@ -152,7 +152,7 @@ def _print_one(one: Device) -> None:
         ),
         to,
     )
-    tell()
+    print_out()
     for place, source in enumerate(dict.fromkeys(one.sources.values()), 1):
         run_text.print_lines(paragraph(source, width, bullet=f"[{place}] "), to)
 
@@ -188,7 +188,7 @@ def _show_links(as_json: bool) -> None:
         Column(title="", cells=[one.title for one in storage], needed=1, words=True),
     ]
     run_text.print_lines(table(joints, to.width), to)
-    tell()
+    print_out()
     run_text.print_lines(table(drives, to.width), to)
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import typer
 
 from laptime.cli.options import Json
-from laptime.cli.outcome import answer, tell
+from laptime.cli.outcome import answer, print_out
 from laptime.cli.progress import waiting
 
 
@@ -47,7 +47,7 @@ def _print(found: Mapping[str, Any]) -> None:
     advice = [("advice", line) for line in found["advice"]]
     for title, words in (*_facts(found), *advice):
         run_text.print_lines(paragraph(words, width, bullet=f"{title:<12}"), to)
-    tell()
+    print_out()
     run_text.print_lines(paragraph(f"Verdict: {found['verdict']}.", width, style="bold"), to)
 
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from laptime.cli.options import Json, Runs, wrong
-from laptime.cli.outcome import answer, say, tell
+from laptime.cli.outcome import answer, print_out, say
 from laptime.cli.progress import waiting
 from laptime.errors import LaptimeError, RunError
 
@@ -88,13 +88,13 @@ def export(
             )
     except LaptimeError:  # what was written is there all the same
         for line in _lines(written):
-            say(f"laptime: written: {line}") if as_json else tell(line)
+            say(f"laptime: written: {line}") if as_json else print_out(line)
         raise
     if as_json:
         answer({"exports": written})
         return
     for line in _lines(written):
-        tell(line)
+        print_out(line)
 
 
 def _write(

@@ -11,12 +11,14 @@ from contextlib import suppress
 from typing import Any, NoReturn
 
 import typer
-from click import ClickException
 from typer.core import TyperGroup
 
 from laptime import __version__
 from laptime.errors import LaptimeError
 from laptime.files.text import first_line, one_line, visible
+
+# Click's, or that of the copy which newer versions of typer bring.
+_ClickException: type[Exception] = typer.BadParameter.__mro__[2]
 
 TRACEBACK = "LAPTIME_TRACEBACK"
 """Set, an unexpected error leaves its traceback in a file and names it."""
@@ -34,7 +36,7 @@ class Commands(TyperGroup):
             return result
         except LaptimeError as error:
             fail(str(error))
-        except (typer.Exit, typer.Abort, ClickException):
+        except (typer.Exit, typer.Abort, _ClickException):
             raise  # typer's own ways to end
         except ModuleNotFoundError as error:
             if error.name != "torch":
@@ -88,7 +90,7 @@ def say(line: str = "") -> None:
         print(visible(line), file=sys.stderr)
 
 
-def tell(text: object = "", *, flush: bool = False) -> None:
+def print_out(text: object = "", *, flush: bool = False) -> None:
     """What a verb answers on standard output. Nothing else in `cli` prints, so nothing prints an escape."""
     print(visible(str(text)), flush=flush)
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from laptime.cli.options import Json, wrong
-from laptime.cli.outcome import answer, tell
+from laptime.cli.outcome import answer
 from laptime.cli.progress import waiting
 from laptime.errors import NotARun
 
@@ -53,7 +53,7 @@ def report(
     if as_json:
         answer({"report": str(written), "bytes": written.stat().st_size})
         return
-    tell(written)
+    print_out(written)
 
 
 def _recorded(paths: Sequence[Path], out: Path | None) -> Path:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from laptime.cli.options import EveryLayer, Json, Out, wrong
-from laptime.cli.outcome import answer, say, tell
+from laptime.cli.outcome import answer, print_out, say
 from laptime.cli.progress import Tell, progress, waiting
 from laptime.cli.quiet import quiet_torch
 from laptime.cli.train_summary import Left, ending, learned, mean_line, next_command, status
@@ -198,10 +198,10 @@ def _show(run: Run, every_layer: bool, as_json: bool) -> None:
 
     run_text.show(found, run_text.console(), every_layer=every_layer)
     where = shlex.quote(str(run.path))
-    tell(f"\n{learned(run, found)}")
+    print_out(f"\n{learned(run, found)}")
     saved = (run.path / "checkpoint" / "last.pt").exists()
     resume = f"    laptime train … --resume --out {where}" if saved else ""  # without one it would be refused
-    tell(f"The run is in {run.path}\n  laptime show {where}{resume}")
+    print_out(f"The run is in {run.path}\n  laptime show {where}{resume}")
 
 
 # -- several ranks -------------------------------------------------------------------------------------------
@@ -295,9 +295,9 @@ def _report(place: Path, ended: list[Ended], as_json: bool) -> None:
         to = console(sys.stdout)
         to.print(table(found, to.width), no_wrap=True, overflow="ignore", crop=False)
         for one in means:
-            tell(mean_line(one))
+            print_out(mean_line(one))
         if len(failed) < len(ended):
-            tell(f"\nThe runs are in {place}\n  {next_command(place, ended)}")
+            print_out(f"\nThe runs are in {place}\n  {next_command(place, ended)}")
     if failed:
         raise TrainingError(
             f"{len(failed)} of {len(ended)} trials failed, the first of them {failed[0].trial.name}: "
