@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from laptime.cli.options import Json, wrong
-from laptime.cli.outcome import answer
+from laptime.cli.outcome import answer, print_out
 from laptime.cli.progress import waiting
 from laptime.errors import NotARun
 

@@ -27,7 +27,7 @@ _BRACKETS = re.compile(r"[\[{]|([\]}])")
 
 
 def parse_json(data: bytes | str) -> Any:
-    """A document. NaN, infinity and 1e999 are null: strict JSON has none of them."""
+    """A document. NaN, 1e999 and whole numbers from 2^63 on are null: no value of ours is one of them."""
     text = data.decode("utf-8-sig") if isinstance(data, bytes) else data
     if text.count(",") + text.count("[") + text.count("{") > MOST_ITEMS:
         raise ValueError(f"it holds more than {MOST_ITEMS:,} items")
@@ -40,10 +40,8 @@ def decoder() -> json.JSONDecoder:
     return json.JSONDecoder(parse_int=_whole, parse_float=_finite, parse_constant=lambda _: None)
 
 
-def _whole(text: str) -> int:
-    if len(text) > _DIGITS + 1 or abs(value := int(text)) >= WHOLE:
-        raise ValueError(f"it holds a number of {len(text.lstrip('-'))} digits")
-    return value
+def _whole(text: str) -> int | None:
+    return value if len(text) <= _DIGITS + 1 and abs(value := int(text)) < WHOLE else None
 
 
 def _finite(text: str) -> float | None:

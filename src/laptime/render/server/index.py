@@ -99,6 +99,3 @@ class Index:
             return Entry(name=name, path=path, seal=seal, document=read_document(path))
         except LaptimeError as error:
             return Entry(name=name, path=path, seal=seal, reason=self.below(str(error)))
-        except RecursionError:  # one such file must not take the list with it
-            reason = f"{one_line(path / RUN_FILE)} is nested too deep to be a run; restore it from a copy"
-            return Entry(name=name, path=path, seal=seal, reason=self.below(reason))

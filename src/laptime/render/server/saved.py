@@ -8,7 +8,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from threading import Lock
 
-from laptime.errors import WorkloadError
 from laptime.files.read import open_plain
 from laptime.files.text import text_of
 from laptime.model import Workload
@@ -57,10 +56,7 @@ class Saved:
             return None
         with self._lock:
             if (path, seal) not in self._read:
-                try:
-                    self._read[path, seal] = Workload.load(path, inside=self.folder)
-                except RecursionError:
-                    raise WorkloadError(f"{name} is no workload; it is nested too deep") from None
+                self._read[path, seal] = Workload.load(path, inside=self.folder)
                 while len(self._read) > _KEPT:
                     del self._read[next(iter(self._read))]
             return self._read[path, seal]
