@@ -58,7 +58,6 @@ check: $(STAMP) ## lint, format, types, import direction
 
 docs: $(STAMP) ## write docs/reference.md and the keys of docs/configuration.md anew from the code
 	$(BIN)/python -m tools.reference
-	$(BIN)/python -m laptime.training.config.reference docs/configuration.md
 
 format: $(STAMP) ## put the code into the format that check asks for
 	$(BIN)/ruff check --fix-only --quiet .
@@ -74,6 +73,7 @@ bench-train: $(STAMP) ## the training loop, the JPEG pipeline and the thesis' re
 
 bench-pages: $(STAMP) ## reports and the dashboard, until they are drawn in Chromium
 	$(BIN)/python -m benchmarks.dashboard
+	$(BIN)/python -m benchmarks.dashboard_load
 	$(BIN)/python -m benchmarks.pages
 
 clean: ## remove .venv, caches and build outputs; runs/ stays

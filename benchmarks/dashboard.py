@@ -45,13 +45,14 @@ class Asked:
 def made(folder: Path, *, runs: int = RUNS, steps: int = STEPS) -> Path:
     """A folder with many small runs, and two long ones: layers on every 10th step, and on every step."""
     for number in range(runs):
-        _small_run(folder / f"sweep-{number // 100:02d}" / f"lr-{number:04d}", number)
+        small_run(folder / f"sweep-{number // 100:02d}" / f"lr-{number:04d}", number)
     _long_run(folder / SAMPLED, steps, every=10)
     _long_run(folder / EVERY, steps, every=1)
     return folder
 
 
-def _small_run(path: Path, number: int) -> None:
+def small_run(path: Path, number: int) -> None:
+    """A run of 20 steps and 4 layers."""
     config = {"command": "train", "network": {"name": f"resnet{18 + number % 5}"}, "train": {"batch": 32}}
     writer = _writer(path, config, [f"layer{place}" for place in range(4)])
     _steps(writer, 20, number)

@@ -24,9 +24,9 @@ from PIL import Image
 from torch import Tensor
 
 from laptime.model import ratio_interval
-from laptime.training.config import FolderData
-from laptime.training.data import Wanted, open_data, zener
+from laptime.training.data import NetworkInput, open_data, zener
 from laptime.training.data.generate import write_image_folder
+from laptime.training.data.kinds import FolderData
 
 TARGET = 2.0
 CARDS = 2000
@@ -111,7 +111,9 @@ def compare(size: tuple[int, int], *, rounds: int, batch: int, per_class: int) -
     with tempfile.TemporaryDirectory(prefix="laptime-jpeg-") as folder:
         path = Path(folder)
         write_image_folder(path, per_class=per_class, size=size)
-        data: Any = open_data(FolderData(path=path, validation_share=0.0), Wanted(input=(3, SIZE, SIZE)))
+        data: Any = open_data(
+            FolderData(path=path, validation_share=0.0), NetworkInput(input=(3, SIZE, SIZE))
+        )
         peer = PillowFolder(path)
         loaders = (data.train.__getitems__, peer.batch)
         seconds = _in_turns(loaders, len(peer.files), rounds=rounds, batch=batch)

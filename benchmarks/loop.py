@@ -29,8 +29,8 @@ from torch import nn
 from laptime.model import summarize
 from laptime.training.build import Ready, ready
 from laptime.training.config import Config
-from laptime.training.device_setup import Place
-from laptime.training.loop import Progress, Training
+from laptime.training.device_setup import DeviceSetup
+from laptime.training.loop import Progress, TrainingLoop
 from laptime.training.ranks import Ranks
 
 SKIPPED = 10  # first steps of a turn
@@ -117,9 +117,9 @@ def plain(case: Case, made: Ready, _: Path, *, accuracies: bool = False) -> list
 
 def ours(case: Case, made: Ready, out: Path, *, profile: bool) -> list[float]:
     """`laptime train`."""
-    config = configured(case, made.place.device.type, profile=profile)
+    config = configured(case, made.setup.device.type, profile=profile)
     ends = Ends(case)
-    Training(config, made, out=out, watch=ends.step).run()
+    TrainingLoop(config, made, out=out, watch=ends.step).run()
     return ends
 
 
@@ -145,7 +145,7 @@ def lightning(case: Case, made: Ready, out: Path) -> list[float]:
             ends.step()
 
     trainer = pl.Trainer(
-        accelerator=made.place.device.type.replace("cuda", "gpu"),
+        accelerator=made.setup.device.type.replace("cuda", "gpu"),
         devices=1,
         max_epochs=1,
         logger=False,
@@ -206,7 +206,7 @@ def hugging_face(case: Case, made: Ready, out: Path) -> list[float]:
         logging_strategy="no",
         report_to=[],
         disable_tqdm=True,
-        use_cpu=made.place.device.type == "cpu",
+        use_cpu=made.setup.device.type == "cpu",
         max_grad_norm=0.0,
         dataloader_pin_memory=False,
     )
@@ -237,7 +237,7 @@ LOOPS: dict[str, Callable[[Case, Ready, Path], list[float]]] = {
 def compare(case: Case, device: str, seconds: float) -> dict[str, list[list[float]]]:
     """Seconds of each step of each loop, round by round."""
     found: dict[str, list[list[float]]] = {name: [] for name in LOOPS}
-    made = ready(configured(case, device), Place.of(device, Ranks()))
+    made = ready(configured(case, device), DeviceSetup.of(device, Ranks()))
     plain(case, made, Path())  # warm
     until = time.monotonic() + seconds
     rounds = 0
@@ -254,11 +254,11 @@ def compare(case: Case, device: str, seconds: float) -> dict[str, list[list[floa
 
 def _home(made: Ready) -> None:
     """Bring network and optimizer back to their device: Lightning leaves them on the CPU."""
-    made.network.to(made.place.device)
+    made.network.to(made.setup.device)
     for optimizer in made.optimizers.values():
         for state in optimizer.state.values():
             for key, value in state.items():
-                state[key] = value.to(made.place.device) if isinstance(value, torch.Tensor) else value
+                state[key] = value.to(made.setup.device) if isinstance(value, torch.Tensor) else value
 
 
 def flatness(device: str, epochs: int = 400) -> tuple[float, float]:
@@ -279,8 +279,8 @@ def flatness(device: str, epochs: int = 400) -> tuple[float, float]:
             pieces.append(time.perf_counter() - begin)
 
     with tempfile.TemporaryDirectory() as folder:
-        made = ready(config, Place.of(device, Ranks()))
-        run = Training(config, made, out=Path(folder) / "run", watch=piece).run()
+        made = ready(config, DeviceSetup.of(device, Ranks()))
+        run = TrainingLoop(config, made, out=Path(folder) / "run", watch=piece).run()
         table = run.steps.table
         epoch, wall = table["epoch"].to_numpy(), table["wall_s"].to_numpy()
     kept = np.arange(len(wall)) % AN_EPOCH != AN_EPOCH - 1

@@ -18,7 +18,7 @@ from laptime.runs import Run
 from laptime.training.config.reading import read_config
 from laptime.training.data.generate import write_image_folder
 from laptime.training.session import train
-from laptime.views.run_view import content
+from laptime.views.run_document import content
 
 RECIPES = ("alexnet-64", "alexnet-128", "vgg11-12")
 LAUNCHES_S = 50e-6  # a layer that takes less is a handful of kernels of a few microseconds

@@ -113,7 +113,7 @@ def read(path: Path) -> Recorded:
     """The run directory, through laptime's own reader."""
     from laptime.api import load
     from laptime.model import Stage
-    from laptime.views.run_view import content
+    from laptime.views.run_document import content
 
     run = load(path)
     document = content(run)

@@ -86,134 +86,126 @@ def workload(
     input: Sequence[int] | None = None,
     example: Any = None,
     batch: int | None = None,
-    precision: str = "fp32",
-    mode: str = "training",
-    optimizer: Any = "momentum",
+    precision: str | None = None,
+    mode: str | None = None,
+    optimizer: Any = None,
     loss: Any = None,
-    layers: Granularity = "layer",
+    layers: Granularity | None = None,
     name: str = "",
 ) -> Workload:
     """What one step of a network asks of any machine, read off it without running or allocating it.
 
-    network    a module, on any device, also `meta`
+    network    a module, on any device, also `meta`; or the name of a network, as `predict` takes it
     input      the shape of one sample without the batch, with batch= (1 if left out); or
-    example    a batch: tensors, or a tuple or dict of them
-    precision  "fp32" (torch's defaults: TF32 in convolutions), or autocast in "bf16" or "fp16"
-    mode       "training" or "inference"
-    optimizer  its name, or one of torch's own
+    example    a batch: tensors, or a tuple or dict of them. Networks of the zoo and of `transformers` need
+               neither: their input is known, and batch= is 32 if left out
+    precision  "fp32" (the default; TF32 in convolutions, as torch has it), or autocast in "bf16" or "fp16"
+    mode       "training" (the default) or "inference"
+    optimizer  its name, or one of torch's own; by default "momentum"
     loss       a function of (network, batch), the batch a tuple or a dict; by default cross-entropy on the
                first output, or the loss that the network gives
     """
-    from dataclasses import replace
+    from laptime.training.prediction_target import NetworkOptions, prediction_target
 
-    from laptime.capture import inputs, trace
-    from laptime.recorder.layer_division import Division
-
-    network, notes = inputs.module(network)
-    given = inputs.batch(network, input, example, batch)
-    division = Division(network, granularity=layers, network=0, prefix="", first=0)
-    options = {} if loss is None else {"loss": loss}
-    read = trace(
-        network,
-        given,
-        division=division,
+    options = NetworkOptions(
+        input=input,
+        example=example,
         precision=precision,
         mode=mode,
-        optimizer=inputs.optimizer(optimizer),
+        optimizer=optimizer,
+        loss=loss,
+        layers=layers,
         name=name,
-        **options,
     )
-    return replace(read, precision=inputs.precision(network, precision), notes=(*notes, *read.notes))
+    target = prediction_target(network, options)
+    return target.read(_size(batch, target.batch, example))
 
 
 def predict(
     subject: Any,
     *,
     device: str | Device = "h200",
+    batch: int | None = None,
+    input: Sequence[int] | None = None,
+    example: Any = None,
+    precision: str | None = None,
+    mode: str | None = None,
+    optimizer: Any = None,
+    loss: Any = None,
+    layers: Granularity | None = None,
+    name: str = "",
+    gpus: int = 1,
     samples: int | None = None,
     epochs: int | None = None,
     price_per_hour: float | None = None,
-    gpus: int = 1,
-    **options: Any,
 ) -> Prediction:
     """How long a step takes on a device that need not be here, layer by layer, and what memory it needs.
 
-    subject  a network, with the options of `workload`; a `Workload`, or the path of a saved one; a `Run` or
-             its path: its network, corrected by what it took, with batch= and mode= as options
+    subject  a network; the name of one of the zoo, of a type of `transformers` such as "gpt2", of
+             "module:callable" or "file.py:callable"; a `Workload` or the path of a saved one; a `Run` or
+             its path: its network, corrected by what it took
     device   a name of `laptime devices`, a file of your own, or "cpu" after `laptime calibrate`
-    samples, epochs, price_per_hour  for the whole training, its hours and its price
+    batch    samples of one step on one GPU; a run's and a workload's can be changed too
+    input, example, precision, mode, optimizer, loss, layers, name
+             of a network, as `workload` takes them; of a run, mode= alone can be changed
     gpus     of one node, that train together, each with its own batch
+    samples, epochs, price_per_hour  for the whole training, its hours and its price
     """
-    from laptime.errors import PredictionError
     from laptime.estimate import device_speed
-    from laptime.estimate.predict import predict as predict_workload
-    from laptime.model import Workload
+    from laptime.training.prediction_target import NetworkOptions, prediction_target
 
-    training: dict[str, Any] = {
-        "samples": samples,
-        "epochs": epochs,
-        "price_per_hour": price_per_hour,
-        "gpus": gpus,
-    }
-    if isinstance(subject, str | Path):
-        path = Path(subject)
-        if not path.exists():
-            raise PredictionError(
-                f"no run and no saved workload is at {path}; give one, or a network (nn.Module) with input="
-            )
-        is_run = path.is_dir() or path.name == "run.json"
-        subject = load(path) if is_run else Workload.load(path)
-    if isinstance(subject, Run):
-        from laptime.estimate.run_correction import predict_run
-
-        unknown = set(options) - {"batch", "mode"}
-        if unknown:
-            raise PredictionError(
-                f"a run has its {', '.join(sorted(unknown))} already; only batch= and mode= can be changed"
-            )
-        return predict_run(subject, device_speed.device(device), **training, **options)
-    if isinstance(subject, Workload):
-        if options:
-            raise PredictionError(f"a workload has its {', '.join(options)} already; trace it anew to change")
-        asked = subject
-    else:
-        asked = workload(subject, **_known(workload, options))
-    return predict_workload(asked, device_speed.device(device), **training)
+    options = NetworkOptions(
+        input=input,
+        example=example,
+        precision=precision,
+        mode=mode,
+        optimizer=optimizer,
+        loss=loss,
+        layers=layers,
+        name=name,
+    )
+    target = prediction_target(subject, options)
+    return target.predict(
+        _size(batch, target.batch, example),
+        [device_speed.device(device)],
+        samples=samples,
+        epochs=epochs,
+        price_per_hour=price_per_hour,
+        gpus=gpus,
+    )[0]
 
 
-def _known(function: Any, options: Mapping[str, Any]) -> dict[str, Any]:
-    """Options that a function has; another one is told with the nearest."""
-    from difflib import get_close_matches
-    from inspect import signature
+def _size(asked: int | None, own: int, example: Any) -> int:
+    """The batch that was asked for; that of an example stands."""
+    from laptime.errors import WorkloadError
 
-    from laptime.errors import PredictionError
-
-    names = [name for name in signature(function).parameters if name != "network"]
-    for name in options:
-        if name not in names:
-            near = get_close_matches(name, [*names, "device", "samples", "epochs", "gpus"], n=1)
-            hint = f"did you mean {near[0]}=?" if near else f"there are {', '.join(names)}"
-            raise PredictionError(f"there is no option {name}=; {hint}")
-    return dict(options)
+    if asked is not None and example is not None:
+        raise WorkloadError("the example is a batch already; leave out batch=, or give input= instead")
+    return own if asked is None else asked
 
 
 def largest_batch(
-    network: Any, *, input: Sequence[int], device: str | Device = "h200", gpus: int = 1, **options: Any
+    network: Any,
+    *,
+    input: Sequence[int] | None = None,
+    device: str | Device = "h200",
+    gpus: int = 1,
+    precision: str | None = None,
+    mode: str | None = None,
+    optimizer: Any = None,
+    loss: Any = None,
+    layers: Granularity | None = None,
 ) -> Largest:
     """The most samples of a step that fit a device, with the prediction of that step.
 
-    `options` are those of `workload`. `batch` is 0 where not even one fits, None where the memory is unknown.
+    The options are those of `predict`. `batch` is 0 where not even one fits, None where nobody knows.
     """
-    from laptime.errors import PredictionError
     from laptime.estimate import device_speed
     from laptime.estimate.largest_batch import largest
+    from laptime.training.prediction_target import NetworkOptions, prediction_target
 
-    unfit = {"batch", "example"} & set(options)
-    if unfit:
-        raise PredictionError(f"the batch is what is asked for; leave out {', '.join(sorted(unfit))}=")
-    options = _known(workload, options)
-
-    def read(size: int) -> Workload:
-        return workload(network, input=input, batch=size, **options)
-
-    return largest(read, [device_speed.device(device)], gpus=gpus)[0]
+    options = NetworkOptions(
+        input=input, precision=precision, mode=mode, optimizer=optimizer, loss=loss, layers=layers
+    )
+    target = prediction_target(network, options)
+    return largest(target.read, [device_speed.device(device)], gpus=gpus)[0]

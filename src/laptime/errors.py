@@ -20,8 +20,10 @@ LaptimeError
 │   ├── AmbiguousDevice       a name that several devices bear
 │   └── CatalogError          a device file that cannot be used
 ├── WorkloadError             a network that cannot be read
+│   └── UnknownInput          nothing tells what the network takes
 ├── CalibrationError          a calibration that cannot be made, read or used
 ├── PredictionError           a prediction that cannot be made
+│   └── FixedOption           an option that a run or a saved workload has already
 ├── ServeError                the dashboard cannot be served as asked
 ├── BadTarget                 a `module:callable` that cannot be imported or called
 ├── ScriptError               `laptime run` could not start the script
@@ -166,9 +168,22 @@ class WorkloadError(LaptimeError):
     """A workload cannot be read off a network, or from a file."""
 
 
+class UnknownInput(WorkloadError):
+    """Nothing tells what the network takes."""
+
+
 class CalibrationError(LaptimeError):
     """A calibration cannot be made or read."""
 
 
 class PredictionError(LaptimeError):
     """A prediction was asked for that cannot be made."""
+
+
+class FixedOption(PredictionError):
+    """A run or a saved workload has this option already."""
+
+    def __init__(self, option: str, what: str) -> None:
+        self.option = option
+        self.reason = f"{what} has its own; name the network instead to change it"
+        super().__init__(f"{option}= is given, but {self.reason}")

@@ -183,7 +183,7 @@ def training(runs):
 
 
 def steps_drawn(seen):
-    count = "() => document.getElementById('plot-step-time')._fullData[2].x.length"
+    count = "() => document.getElementById('plot-step-time')._fullData[1].x.length"
     return seen.page.evaluate(count)
 
 

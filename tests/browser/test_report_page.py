@@ -4,7 +4,7 @@ from laptime.render.html.render import environment
 from laptime.render.html.run_page import run_page
 from laptime.render.html.write import write_report
 from laptime.runs import load
-from laptime.views.figures.figure import MANY
+from laptime.views.palette import MANY
 from tests.browser.looking import Looked
 from tests.views import page_runs
 

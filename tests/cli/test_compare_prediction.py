@@ -150,7 +150,11 @@ def test_what_cannot_be_compared_is_refused_in_one_line(laptime, both, change, s
 
 @pytest.mark.parametrize(
     ("text", "said"),
-    [("{}", "is no prediction"), ("nonsense", "is no prediction"), ('{"predictions": []}', "holds 0")],
+    [
+        ("{}", "is no prediction"),
+        ("nonsense", "is no prediction"),
+        ('{"predictions": []}', "holds no prediction"),
+    ],
 )
 def test_a_file_that_is_no_prediction_is_refused_in_one_line(laptime, both, text, said):
     (both / "other.json").write_text(text)

@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 from laptime.cli.data import data
 from laptime.cli.outcome import Commands
 from laptime.training.config import Config
-from laptime.training.data import Wanted, open_data
+from laptime.training.data import NetworkInput, open_data
 from laptime.training.data.images import decoders
 from laptime.training.data.zener import SYMBOLS
 
@@ -198,7 +198,7 @@ def test_each_symbol_has_a_fifth_of_the_cards(laptime, count, cards):
 def test_the_batch_that_zener_prints_is_filled_once(laptime, count):
     told = laptime("data", "zener", "cards", "--count", count).stdout
     config = Config.model_validate(tomllib.loads(told[told.index("[network]") :]))
-    samples = len(open_data(config.data, Wanted(input=(1, 32, 32))).train)
+    samples = len(open_data(config.data, NetworkInput(input=(1, 32, 32))).train)
     assert config.train.batch <= samples
     assert config.train.batch == 32 or 2 * config.train.batch > samples
 

@@ -1,4 +1,5 @@
 import json
+from importlib import import_module
 
 import pytest
 
@@ -42,3 +43,17 @@ def test_the_demo_does_not_overwrite_a_run(laptime, run):
     assert done.exit_code == 1
     assert done.stderr.startswith("laptime: ")
     assert "already holds a run" in done.stderr
+
+
+def test_commands_to_type_next_are_those_that_this_shell_finds(monkeypatch, tmp_path):
+    demo = import_module("laptime.cli.demo")  # the package has the verb under this name
+    (tmp_path / "bin").mkdir()
+    started = tmp_path / "bin" / "laptime"
+    started.touch(mode=0o755)
+    monkeypatch.setattr("sys.argv", [str(started)])
+    monkeypatch.setenv("PATH", "/usr/bin")
+    assert demo.command() == str(started)  # as after `make demo`, which has .venv/bin/laptime
+    monkeypatch.setenv("PATH", str(tmp_path / "bin"))
+    assert demo.command() == "laptime"
+    monkeypatch.setattr("sys.argv", ["/somewhere/laptime/__main__.py"])
+    assert demo.command().endswith(" -m laptime")

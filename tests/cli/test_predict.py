@@ -119,7 +119,7 @@ def test_long_steps_are_told_in_seconds(laptime, tmp_path):
 def test_short_trainings_cost_more_than_nothing(laptime):
     done = laptime("predict", "zener4", "--batch", "64", "--samples", "6400", "--epochs", "1").stdout
     titles, row = done.splitlines()[2:4]
-    names = titles.replace("step ms", "ms").replace("needs GiB", "GiB").split()
+    names = titles.replace("step ms", "ms").replace("needs GiB", "GiB").replace("training, ", "").split()
     told = dict(zip(names, row.replace(" %", "").split(), strict=True))
     assert float(told["seconds"]) > 0
     assert float(told["$"]) > 0
@@ -207,3 +207,26 @@ def test_the_list_of_devices_ends_within_the_terminal(laptime, monkeypatch):
     told = laptime("devices").stderr
     assert max(map(len, told.splitlines())) <= 60
     assert "No room for tf32" in words_of(told)
+
+
+def test_a_language_model_in_a_file_is_predicted_from_its_configuration(laptime, tmp_path):
+    (tmp_path / "language.py").write_text(
+        "from transformers import GPT2Config, GPT2LMHeadModel\n\n"
+        "def build():\n"
+        "    sizes = {'n_positions': 24, 'n_embd': 16, 'n_layer': 1, 'n_head': 2}\n"
+        "    return GPT2LMHeadModel(GPT2Config(vocab_size=99, **sizes))\n"
+    )
+    for target in ("language.py:build", "language:build"):
+        found = json.loads(laptime("predict", target, "--batch", "2", "--json").stdout)
+        [made] = found["predictions"]
+        assert made["network"] == target
+        assert any("24 token ids" in note for note in made["notes"])
+
+
+def test_a_network_of_words_without_a_configuration_is_told_of_token_ids(laptime, tmp_path):
+    (tmp_path / "words.py").write_text("from torch import nn\nbuild = lambda: nn.Embedding(10, 4)\n")
+    done = laptime("predict", "words.py:build")
+    assert done.exit_code == 2
+    assert "--input" in done.stderr
+    assert "int64:128" in words_of(done.stderr)
+    assert "224" not in done.stderr

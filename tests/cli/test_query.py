@@ -55,3 +55,13 @@ def test_a_run_that_cannot_be_read_is_named_and_left_out(laptime, run, tmp_path)
     assert done.exit_code == 0
     assert json.loads(done.stdout)["rows"] == [{"count_star()": 1}]
     assert "broken" in done.stderr
+
+
+def test_a_file_is_read_with_unsafe_alone(laptime, run, tmp_path):
+    (tmp_path / "some.csv").write_text("a\n5\n")
+    sql = f"SELECT a FROM read_csv('{tmp_path / 'some.csv'}')"
+    refused = laptime("query", sql)
+    assert refused.exit_code == 1
+    assert "unless --unsafe is given" in refused.stderr
+    done = laptime("query", sql, "--unsafe", "--json")
+    assert json.loads(done.stdout)["rows"] == [{"a": 5}]

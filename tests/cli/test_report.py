@@ -39,6 +39,15 @@ def test_a_folder_of_runs_becomes_a_comparison_in_this_folder(laptime, runs):
     assert "rep-2 against rep-1" in (runs / "report.html").read_text()
 
 
+def test_two_folders_are_two_groups_as_compare_has_them(laptime, runs):
+    for name in ("x", "y"):
+        a_run(runs / "new" / name, steps=8)
+    assert laptime("report", "exp", "new").exit_code == 0
+    page = (runs / "report.html").read_text()
+    assert "<h1>new against exp" in page
+    assert "2 runs against 2: the intervals are over runs" in page
+
+
 def test_a_run_given_twice_is_one_run(laptime, runs):
     assert laptime("report", "exp/rep-1", runs / "exp/rep-1").stdout == "exp/rep-1/report.html\n"
 
@@ -64,7 +73,7 @@ def test_a_saved_prediction_has_a_page_of_its_own(laptime, tmp_path):
 
 def test_a_run_and_a_prediction_stand_side_by_side(laptime, runs, monkeypatch):
     save(runs / "p.json")
-    monkeypatch.setattr("laptime.views.predicted_comparison.against", lambda run, path: beside([]))
+    monkeypatch.setattr("laptime.views.comparison.predicted.against", lambda run, path: beside([]))
     for given in (("exp/rep-1", "p.json"), ("p.json", "exp/rep-1")):
         assert laptime("report", *given).exit_code == 0
         assert "wide: measured and predicted" in (runs / "report.html").read_text()

@@ -5,7 +5,7 @@ from tests.runs.samples import HOSTILE, a_finished_run
 from tests.views.views import losing
 
 from laptime.runs import load
-from laptime.views.run_view import content
+from laptime.views.run_document import content
 
 
 def test_show_prints_the_books_and_the_layers(laptime, run):
@@ -30,7 +30,7 @@ def test_show_takes_several_runs(laptime, run, tmp_path):
 
 def test_show_all_shows_every_layer(laptime, tmp_path):
     path = a_finished_run(tmp_path / "run", [f"layer{i}" for i in range(40)])
-    assert "more layers" in laptime("show", path).stdout
+    assert "… 27 more" in laptime("show", path).stdout
     assert "layer17 " in laptime("show", path, "--all").stdout
 
 
@@ -98,7 +98,7 @@ def test_a_folder_of_runs_is_one_table(laptime, tmp_path):
     text = laptime("show", "rep").stdout
     assert text.startswith("rep: 2 runs\n")
     assert re.search(r"run +status +steps +step ms +samples/s +loss +val. loss +val. top-1", text)
-    assert re.search(r"rep-2 +finished +8 +100.00 +640 ", text)
+    assert re.search(r"rep-2 +finished +8 +100 +640 ", text)
     document = json.loads(laptime("show", "rep", "rep/rep-1", "--json").stdout)
     assert [row["trial"] for row in document["groups"][0]["runs"]] == ["rep-1", "rep-2"]
     assert len(document["runs"]) == 1

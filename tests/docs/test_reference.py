@@ -5,7 +5,7 @@ from tools.reference.phrases import DOCUMENT, SHOWN
 
 import laptime
 from laptime.runs.run import read_document
-from laptime.views.run_view import content
+from laptime.views.run_document import content
 from tests.runs.samples import a_finished_run
 
 

@@ -1,6 +1,10 @@
 """What `laptime.predict` and `laptime.largest_batch` say of odd questions."""
 
+from inspect import signature
+from pathlib import Path
+
 import pytest
+import torch
 from torch import nn
 
 import laptime
@@ -12,8 +16,11 @@ NETWORK = nn.Sequential(nn.Conv2d(3, 8, 3), nn.ReLU(), nn.Flatten(), nn.Linear(8
 @pytest.mark.parametrize(
     ("subject", "options", "words"),
     [
-        ("resnet50", {}, "give one, or a network"),
-        (NETWORK, {"input": (3, 8, 8), "devise": "t4"}, "did you mean device=?"),
+        ("resnet5", {}, "did you mean 'resnet50'?"),
+        (Path("missing"), {}, "give one, or a network"),
+        (NETWORK, {}, "(3, 224, 224)"),
+        (nn.Sequential(nn.Embedding(10, 4)), {}, "int64:128"),
+        (NETWORK, {"example": torch.empty(2, 3, 8, 8), "batch": 4}, "leave out batch="),
         (NETWORK, {"input": (3, 8, 8), "device": ["h200", "t4"]}, "one name"),
         (NETWORK, {"input": (3, 8, 8), "gpus": 1000}, "from 1 to 16"),
         (NETWORK, {"input": (3, 8, 8), "gpus": 4, "device": "epyc-7763"}, "not several CPUs"),
@@ -58,6 +65,10 @@ def test_the_largest_batch_asks_for_a_shape_alone():
     found = laptime.largest_batch(NETWORK, input=(3, 8, 8), device="t4", precision="bf16")
     assert found.batch > 1000
     assert found.prediction.batch == found.batch
-    for more in ({"batch": 3}, {"example": None}):
-        with pytest.raises(LaptimeError, match="leave out"):
-            laptime.largest_batch(NETWORK, input=(3, 8, 8), **more)
+    assert not {"batch", "example"} & set(signature(laptime.largest_batch).parameters)
+
+
+def test_the_signature_names_every_option():
+    names = set(signature(laptime.predict).parameters)
+    assert {"device", "batch", "input", "example", "precision", "mode", "gpus", "samples", "epochs"} <= names
+    assert "options" not in names

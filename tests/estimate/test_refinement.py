@@ -173,7 +173,7 @@ def test_a_run_without_a_workload_names_the_reason_and_the_way_around(tmp_path):
     ("options", "said"),
     [
         ({"batch": 0}, "above 0"),
-        ({"precision": "bf16"}, "only batch= and mode="),
+        ({"precision": "bf16"}, "a run has its own"),
         ({"mode": "backwards"}, "training or inference"),
         ({"gpus": 0}, "from 1 to 16"),
         ({"samples": -1}, "above 0"),

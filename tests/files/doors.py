@@ -11,17 +11,21 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from laptime.cli.predict_document import document as prediction_document
 from laptime.estimate.calibration import Calibration
+from laptime.estimate.choose_device import DeviceChoice
+from laptime.estimate.dataflow import FlowTimes, Remedy
+from laptime.estimate.explain import explain
 from laptime.estimate.forest import Forest
+from laptime.estimate.largest_batch import Largest
 from laptime.estimate.measured_step import workload_of
+from laptime.files.write import plain
 from laptime.hardware import device
 from laptime.microbench.row import read_rows
 from laptime.model import Workload
-from laptime.render.html.prediction_page import prediction_page, read_predictions
+from laptime.render.html.prediction_page import prediction_page
 from laptime.render.html.run_page import run_page
 from laptime.render.terminal import run_text
-from laptime.render.terminal.prediction import Shown, lines
+from laptime.render.terminal.prediction import lines
 from laptime.runs import load
 from laptime.runs.importers.detect import collect
 from laptime.training import checkpoint
@@ -29,9 +33,10 @@ from laptime.training.config.reading import read_config
 from laptime.training.data.crops import middle
 from laptime.training.data.images import Look, read_into
 from laptime.training.data.labels import read_labels
-from laptime.views import predicted_comparison
-from laptime.views.comparison import compare
-from laptime.views.run_view import content
+from laptime.views.comparison.sides import compare
+from laptime.views.prediction.view import DataFlow, PredictionView, read_view
+from laptime.views.run_document import document as run_document
+from laptime.views.run_view import run_view
 from tests.estimate.runs import H200, a_run, a_workload, predicted
 from tests.files import mutations
 from tests.views.samples import SUMMARY
@@ -54,9 +59,10 @@ class Door:
 
 
 def _show(path: Path) -> None:
-    """A run as the terminal shows it, and its pages' tables."""
-    run = load(path)
-    run_text.show(content(run), run_text.console(io.StringIO()))
+    """A run as the terminal shows it, and as JSON."""
+    view = run_view(load(path))
+    run_text.show(view, run_text.console(io.StringIO()))
+    run_document(view)
 
 
 def _page(path: Path) -> None:
@@ -73,10 +79,10 @@ def _workload(path: Path) -> None:
 
 
 def _prediction(path: Path) -> None:
-    found = predicted_comparison.read_predictions(path)
-    for line in lines(Shown(predictions=found), 80):
-        str(line)
-    prediction_page(read_predictions([path]))
+    view = read_view([path])
+    run_text.print_lines(lines(view, 80), run_text.console(io.StringIO()))
+    prediction_page(view)
+    view.document()
 
 
 def _collect(path: Path) -> None:
@@ -198,8 +204,7 @@ def doors(folder: Path) -> list[Door]:
     )
     add("timeline", "timeline.json", _json(json.loads(timeline.read_text())), _collect, 2)
     add("workload", "w.json", _json(a_workload().document()), _workload, 4)
-    made_of = prediction_document([predicted(a_workload())], [], [], [], None)
-    add("prediction", "p.json", _json(json.loads(json.dumps(made_of))), _prediction, 6)
+    add("prediction", "p.json", _json(_predictions()), _prediction, 6)
     add("calibration", "c.npz", _bytes(_calibration(folder / "c.npz")), Calibration.load, 3)
     state = folder / "run" / "checkpoint" / "last.pt"
     checkpoint.save(state, {"step": 3, "weights": torch.zeros(4)})
@@ -246,6 +251,35 @@ def _json(document: object) -> Spoil:
     return lambda rng: (
         mutations.of_bytes(text, rng) if rng.random() < 0.2 else mutations.of_json(document, rng)
     )
+
+
+def _predictions() -> object:
+    """A document with all that can be asked of a prediction."""
+    made = predicted(a_workload())
+    stages = {"storage": 0.001, "decode": 0.002, "link": 0.001, "device": made.step_s}
+    times = FlowTimes(
+        stages=stages, step_s=made.step_s, starving="device", samples=64, remedies=(Remedy("more", 0.01),)
+    )
+    choice = DeviceChoice(
+        wanted="the cheapest",
+        by="dollars",
+        within_hours=1.0,
+        under_dollars=None,
+        chosen=made,
+        runner_up=None,
+        closest=None,
+        considered=3,
+        left_out=("t4: too small",),
+        why="it costs least",
+    )
+    view = PredictionView(
+        predictions=(made,),
+        flows=(DataFlow(device="h200", batch=64, gpus=1, times=times, rests_on=("a rate",)),),
+        largest=(Largest(device="h200", batch=128, prediction=made, readings=3, exact=True),),
+        choices=(choice,),
+        explanation=explain(a_workload(), device("h200"), made),
+    )
+    return plain(view.document())
 
 
 def _bytes(data: bytes) -> Spoil:

@@ -10,15 +10,16 @@ from torch import nn
 from laptime.errors import TrainingError, UnsupportedDevice
 from laptime.model import Stage
 from laptime.training.build import ready
-from laptime.training.config import Config, FolderData, LoaderConfig
+from laptime.training.config import Config, LoaderConfig
 from laptime.training.config.reading import read_config
-from laptime.training.data import Wanted, open_data
+from laptime.training.data import NetworkInput, open_data
 from laptime.training.data.generate import write_image_folder
+from laptime.training.data.kinds import FolderData
 from laptime.training.data.tensors import Tensors
-from laptime.training.device_setup import Place, choose_device
+from laptime.training.device_setup import DeviceSetup, choose_device
 from laptime.training.gradient_exchange import Exchange, parallel
 from laptime.training.loader import Batches, Order
-from laptime.training.loop import Training
+from laptime.training.loop import TrainingLoop
 from laptime.training.networks.registry import entries
 from laptime.training.ranks import Ranks
 from laptime.training.session import train
@@ -68,8 +69,8 @@ def test_a_resumed_training_takes_the_steps_of_an_unbroken_one(tmp_path):
         whole = train(configured(), out=tmp_path / "whole")
         train(configured(train={"epochs": 1}), out=tmp_path / "broken")
         config = configured()
-        place = Place.of("cuda", Ranks())
-        Training(config, ready(config, place), out=tmp_path / "broken", resume=True).run()
+        place = DeviceSetup.of("cuda", Ranks())
+        TrainingLoop(config, ready(config, place), out=tmp_path / "broken", resume=True).run()
     finally:
         torch.use_deterministic_algorithms(False)
     import laptime
@@ -100,7 +101,7 @@ def test_a_memory_limit_ends_a_training_that_needs_more_in_one_line(tmp_path):
 def test_images_arrive_as_bytes_and_are_the_floats_that_a_cpu_gets(workers, tmp_path):
     write_image_folder(tmp_path / "images", per_class=3)
     config = FolderData(path=tmp_path / "images", size=64, augment="none", validation_share=0.0)
-    dataset = open_data(config, Wanted(input=(3, 64, 64))).train
+    dataset = open_data(config, NetworkInput(input=(3, 64, 64))).train
     order = Order(len(dataset), 10, seed=0, shuffle=False, drop_last=False)
 
     def batches(device):

@@ -9,7 +9,7 @@ import pytest
 
 import laptime
 from laptime.runs.lost_rows import find_losses
-from laptime.views.run_view import content
+from laptime.views.run_document import content
 from tests.recorder.loops import Net, batches, sgd, train_step
 
 STEPS = 600

@@ -189,7 +189,7 @@ def test_hostile_layer_names_survive_a_query(tmp_path):
         ("SELECT walls FROM steps", 'column "walls" not found .* "wall_s"'),
         ("SELECT 'x'::INT", "Could not convert string 'x' to INT32"),
         ("SELECT * FROM tmp_path", "Table with name tmp_path does not exist"),
-        ("SELECT * FROM read_parquet('/nowhere.parquet')", "No files found"),
+        ("SELECT * FROM read_parquet('/nowhere.parquet')", "a query reads the views only, unless --unsafe"),
     ],
 )
 def test_sql_that_does_not_work_is_one_line(tmp_path, sql, line):

@@ -63,7 +63,7 @@ def test_the_repr_of_layers_is_a_table_of_one_line_each(tmp_path):
     lines = repr(load(a_finished_run(tmp_path / "run", ["conv1", *HOSTILE])).layers()).split("\n")
     assert len(lines) == 1 + 1 + len(HOSTILE) + 2
     words = " ".join(lines[0].split())
-    assert words == "layer kind parameters calls forward ms backward ms update ms total ms share"
+    assert words == "layer kind parameters calls forward ms backward ms update ms total ms median ms share"
     assert lines[1].split()[:6] == ["conv1", "Conv2d", "100", "1", "1.000", "±0%"]
 
 
@@ -82,7 +82,8 @@ def test_rows_of_one_layer_in_one_step_add_up_to_one_sample(tmp_path):
 
 def test_traced_steps_give_busy_and_idle_and_no_time(tmp_path):
     writer = start(tmp_path / "run")
-    add_steps(writer, range(6))
+    add_steps(writer, range(5))
+    add_steps(writer, range(5, 6), idle_s=0.05, backward_s=0.0)
     rows = [a_layer_time(n, "conv", seconds=0.01) for n in range(5)]
     traced = {"seconds": 9.0, "busy_s": 0.004, "idle_s": 0.001, "memory_bytes": 512}
     rows += [a_layer_time(5, "conv", phase, **traced) for phase in (Phase.FORWARD, Phase.BACKWARD)]
@@ -100,6 +101,7 @@ def test_traced_steps_give_busy_and_idle_and_no_time(tmp_path):
 
 def test_where_only_traced_steps_exist_their_times_are_shown_and_marked(tmp_path):
     writer = start(tmp_path / "run")
+    add_steps(writer, range(5), idle_s=0.05, backward_s=0.0)
     rows = [a_layer_time(n, "conv", seconds=0.01, busy_s=0.004, idle_s=0.001) for n in range(5)]
     writer.append("layers", schema.layers.table(rows))
     writer.close("finished", {})
@@ -171,7 +173,7 @@ def test_layer_statistics_agree_with_a_plain_reckoning(tmp_path):
         for phase in Phase
     ]
     rng.shuffle(rows)
-    add_steps(writer, range(30))
+    writer.append("steps", schema.steps.table([a_step(n, rank=rank) for rank in (0, 3) for n in range(30)]))
     writer.append("layers", schema.layers.table(rows))
     writer.close("finished", {})
     layers = load(tmp_path / "run").layers()
@@ -198,13 +200,14 @@ def test_a_step_without_an_update_counts_as_none_of_its_time(tmp_path):
             if number % 4 == 0:
                 rows.append(a_layer_time(number, "conv1", Phase.UPDATE, rank=rank, seconds=0.008))
     writer.append("layers", schema.layers.table(rows))
-    add_steps(writer, range(13))
+    writer.append("steps", schema.steps.table([a_step(n, rank=rank) for rank in (0, 1) for n in range(13)]))
     writer.close("finished", {})
     layers = load(tmp_path / "run").layers()
     update = layers["conv1"].update
     assert (update.count, update.median) == (24, 0.0)
     assert update.mean == pytest.approx(0.002)
-    assert layers["conv1"].total_s == pytest.approx(0.02)
+    assert layers["conv1"].total_s == pytest.approx(0.01 + 0.01 + 0.002)
+    assert layers["conv1"].median_s == pytest.approx(0.02)
     assert (layers.steps, layers.updates) == (24, 6)
 
 

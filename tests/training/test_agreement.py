@@ -6,7 +6,7 @@ import pytest
 from torch.distributed import HashStore, PrefixStore
 
 from laptime.training import stop_barrier
-from laptime.training.stop_barrier import Agreement
+from laptime.training.stop_barrier import StopBarrier
 
 STEPS = 2000
 
@@ -24,7 +24,7 @@ class Rank:
         return PrefixStore(name, self._store)
 
     def train(self):
-        agreed = Agreement(self)
+        agreed = StopBarrier(self)
         with agreed.open():
             for step in range(1, STEPS + 1):
                 if not agreed.may_begin(step, asked=self.asked.is_set()):

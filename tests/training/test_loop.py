@@ -14,9 +14,9 @@ from laptime.training import checkpoint, stop_signals
 from laptime.training.build import ready
 from laptime.training.config import Config, LoaderConfig
 from laptime.training.data import Data
-from laptime.training.device_setup import Place
+from laptime.training.device_setup import DeviceSetup
 from laptime.training.loader import Batches, Order
-from laptime.training.loop import Training
+from laptime.training.loop import TrainingLoop
 from laptime.training.ranks import Ranks
 from laptime.training.stop_signals import Terminated
 
@@ -83,9 +83,9 @@ def data(count=40, spoil=None):
 
 def training(out, config=None, given=None, **options):
     config = config or configured()
-    place = Place.of("cpu", Ranks())
+    place = DeviceSetup.of("cpu", Ranks())
     made = ready(config, place, given or data())
-    return Training(config, made, out=out, **options)
+    return TrainingLoop(config, made, out=out, **options)
 
 
 @pytest.fixture(autouse=True)

@@ -16,6 +16,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from laptime.errors import ConfigError
 from laptime.training import networks
+from laptime.training.losses import LOSSES, criterion, one_hot
 from laptime.training.networks.dbn import GreedyThenGentle, learned
 from laptime.training.networks.gan import Adversarial, energy_distance
 from laptime.training.networks.googlenet import GoogLeNetOutput
@@ -23,7 +24,7 @@ from laptime.training.networks.rbm import RBM, ContrastiveDivergence
 from laptime.training.networks.recurrent import NextCharacter
 from laptime.training.networks.registry import entry
 from laptime.training.networks.vae import VAE, EvidenceBound
-from laptime.training.objectives import CRITERIA, Classification, Moment, Reconstruction, one_hot, top_n
+from laptime.training.objectives import Classification, Moment, Reconstruction, top_n
 
 START = Moment(epoch=0, epochs=1, step=0)
 
@@ -66,15 +67,15 @@ def test_scores_of_classes_are_told_and_those_of_numbers_are_not() -> None:
     assert of_numbers.targets is None
 
 
-@pytest.mark.parametrize("name", CRITERIA)
+@pytest.mark.parametrize("name", LOSSES)
 def test_every_criterion_takes_class_numbers_and_prefers_the_right_class(name: str) -> None:
     targets = torch.tensor([2, 0, 1])
     right = 6 * one_hot(targets, torch.empty(3, 4)) - 3
-    assert CRITERIA[name](right, targets) < CRITERIA[name](-right, targets)
+    assert criterion(name)(right, targets) < criterion(name)(-right, targets)
 
 
 def test_a_named_loss_reaches_the_objective() -> None:
-    objective = entry("feedforward").goal(CRITERIA["squared"])
+    objective = entry("feedforward").goal(criterion("squared"))
     scores, targets = torch.randn(4, 10), torch.arange(4)
     torch.testing.assert_close(
         objective.judge(Says(scores), (scores, targets)).loss,
@@ -110,7 +111,7 @@ def test_cross_entropy_for_a_network_without_classes_is_refused_in_one_line(name
 
 def test_another_loss_for_a_boltzmann_machine_is_refused_in_one_line() -> None:
     with pytest.raises(ConfigError, match=r"contrastive divergence; leave loss\.name out"):
-        entry("rbm").goal(CRITERIA["squared"])
+        entry("rbm").goal(criterion("squared"))
 
 
 def test_evidence_bound_is_the_likelihood_of_the_sample_and_the_divergence_of_its_code() -> None:

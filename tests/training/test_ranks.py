@@ -14,10 +14,10 @@ import torch
 import laptime
 from laptime.training import checkpoint
 from laptime.training.config.reading import read_config
-from laptime.training.device_setup import Place
+from laptime.training.device_setup import DeviceSetup
 from laptime.training.ranks import Ranks
 from laptime.training.session import train
-from laptime.views.run_view import content
+from laptime.views.run_document import content
 
 CONFIG = """
 network = "zener4"
@@ -142,12 +142,12 @@ def test_ranks_share_the_cores_of_a_machine(monkeypatch):
     before = torch.get_num_threads()
     try:
         torch.set_num_threads(8)
-        place = Place.of("cpu", Ranks(ranks=4, locals=4))
+        place = DeviceSetup.of("cpu", Ranks(ranks=4, locals=4))
         assert (torch.get_num_threads(), place.why) == (
             2,
             "as asked; 2 threads a rank, 8 cores shared by 4 ranks",
         )
-        assert Place.of("cpu", Ranks(ranks=4, locals=4), threads=3).why == "as asked"
+        assert DeviceSetup.of("cpu", Ranks(ranks=4, locals=4), threads=3).why == "as asked"
     finally:
         torch.set_num_threads(before)
 

@@ -15,7 +15,7 @@ from laptime.cli import app
 from laptime.errors import TrainingError
 from laptime.runs import query
 from laptime.training import checkpoint
-from laptime.views.run_view import content
+from laptime.views.run_document import content
 
 KEY = ("attempt", "stage", "step", "rank")
 

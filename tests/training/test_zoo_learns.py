@@ -11,11 +11,11 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from laptime.training import networks
-from laptime.training.config import DataConfig, DigitsData, TextData, TreesData, ZenerData
-from laptime.training.data import Wanted, open_data
+from laptime.training.data import NetworkInput, open_data
+from laptime.training.data.kinds import DataConfig, DigitsData, TextData, TreesData, ZenerData
 from laptime.training.networks.gan import energy_distance
 from laptime.training.networks.registry import classification, entry
-from laptime.training.objectives import Batch, Moment, Objective, Part
+from laptime.training.objectives import Batch, Moment, Objective, StepLoss
 
 BATCH = 32
 
@@ -23,7 +23,7 @@ BATCH = 32
 def data(config: DataConfig, name: str) -> tuple[Batch, Batch]:
     """What the network is trained on and what is held out, whole."""
     known = entry(name)
-    found = open_data(config, Wanted(input=known.input, classes=known.classes, ids=known.ids))
+    found = open_data(config, NetworkInput(input=known.input, classes=known.classes, ids=known.ids))
     train, held = (
         one.__getitems__(list(range(len(one))))  # type: ignore[union-attr, attr-defined, arg-type]
         for one in (found.train, found.validation)
@@ -54,19 +54,19 @@ def train(
                 optimizers[part.group].zero_grad()
 
 
-def judged(network: nn.Module, objective: Objective, held: Batch) -> Part:
+def judged(network: nn.Module, objective: Objective, held: Batch) -> StepLoss:
     network.eval()
     with torch.no_grad():
         return objective.judge(network, held)
 
 
-def accuracy(part: Part) -> float:
+def accuracy(part: StepLoss) -> float:
     assert part.scores is not None
     assert part.targets is not None
     return (part.scores.argmax(dim=1) == part.targets).double().mean().item()
 
 
-def learned(name: str, found: tuple[Batch, Batch], *, epochs: int, rate: float, **options: Any) -> Part:
+def learned(name: str, found: tuple[Batch, Batch], *, epochs: int, rate: float, **options: Any) -> StepLoss:
     """What the network is worth on held-out data after a short training."""
     torch.manual_seed(0)
     adam = options.pop("adam", {})

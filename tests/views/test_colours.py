@@ -2,6 +2,7 @@
 
 import io
 import re
+from importlib import resources
 
 import pytest
 from rich.console import Console
@@ -10,11 +11,13 @@ from tests.views.samples import a_rich_run
 from tests.views.views import kinds, shown
 
 from laptime.model import ACCOUNTS
+from laptime.model.comparison import Verdict
 from laptime.model.statistics import Noise
+from laptime.render.html.render import static
 from laptime.render.terminal import run_text
 from laptime.runs import load
 from laptime.views import palette
-from laptime.views.run_view import content
+from laptime.views.run_view import run_view
 
 CODES = re.compile(r"\x1b\[([0-9;]*)m")
 # Of the sixteen colours those that cannot be read on black or on white, as codes of the foreground.
@@ -23,7 +26,7 @@ UNREADABLE = {"30", "37", "92", "93", "96", "97"}
 
 @pytest.fixture
 def rich(tmp_path):
-    return content(load(a_rich_run(tmp_path / "run")))
+    return run_view(load(a_rich_run(tmp_path / "run")))
 
 
 def test_no_code_is_in_what_is_no_terminal(rich):
@@ -72,7 +75,9 @@ def test_every_colour_can_be_read_on_black_and_on_white(tmp_path):
 
 def test_every_account_and_verdict_has_its_own_colour():
     assert set(palette.ACCOUNTS) == {account.value for account in ACCOUNTS}
-    assert len(set(palette.ACCOUNTS.values())) == len(ACCOUNTS)
+    assert len({colour.light for colour in palette.ACCOUNTS.values()}) == len(ACCOUNTS)
+    assert len({colour.ansi for colour in palette.ACCOUNTS.values()}) == len(ACCOUNTS)
+    assert set(palette.VERDICTS) == {verdict.value for verdict in Verdict}
     assert set(palette.NOISE) | {"none"} == {noise.value for noise in Noise}
     assert [palette.of(word) for word in ("steady", "noisy", "unreliable")] == ["green", "yellow", "red"]
 
@@ -90,11 +95,22 @@ def test_bars_and_words_of_a_phase_have_one_colour(rich):
 
 
 def test_shares_are_louder_the_larger_they_are():
-    assert [palette.by_size(share) for share in (0.3, 0.2, 0.05, 0.001, None)] == [
-        "bold red",
-        "bold",
-        "",
-        "dim",
-        "dim",
-    ]
-    assert palette.weight(0.9) == "bold"
+    words = [palette.word_of_layer_share(share) for share in (0.3, 0.2, 0.05, 0.001, None)]
+    assert [palette.of(word) for word in words] == ["bold red", "bold", "", "dim", "dim"]
+    assert palette.of(palette.word_of_share(0.9)) == "bold"
+
+
+def test_pages_take_their_colours_from_the_palette():
+    style = static("page.css")
+    for word, colour in (palette.ACCOUNTS | palette.TONES | palette.STATUS).items():
+        assert f"--{word}:{colour.light};" in style
+    folder = resources.files("laptime.render.html") / "static"
+    every = "".join((folder / name).read_text() for name in ("page.css", "serve.css", "predict_answer.js"))
+    used = {colour for entry in palette.PALETTE.values() for colour in (entry.light, entry.dark) if colour}
+    assert not [colour for colour in used if colour in every]
+
+
+def test_a_word_without_an_entry_has_one_of_the_colours_for_many():
+    assert palette.colour("checkpoint") in palette.MANY
+    assert palette.colour("checkpoint") == palette.colour("checkpoint")
+    assert palette.of("checkpoint") == ""

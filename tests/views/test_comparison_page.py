@@ -2,6 +2,7 @@
 
 import json
 
+import numpy as np
 import pytest
 from plotly import graph_objects
 from tests.runs.samples import HOSTILE, a_step, start
@@ -9,15 +10,16 @@ from tests.views.comparisons import a_run
 from tests.views.samples import a_rich_run
 
 from laptime.model import Stage
-from laptime.render.html import comparison_page as comparison_page_module
 from laptime.render.html.comparison_page import comparison_page
-from laptime.render.html.comparison_sides import tails, unlike
 from laptime.render.html.render import standalone
 from laptime.runs import load, schema
+from laptime.views.comparison import several
+from laptime.views.comparison.groups import differing_ends, distinct_names, groups_of
+from laptime.views.comparison.sides import compare
 
 
 def page_of(*paths, **more):
-    return comparison_page([load(path) for path in paths], **more)
+    return comparison_page([[load(path) for path in paths]], **more)
 
 
 def sections(page):
@@ -129,8 +131,8 @@ def test_only_keys_that_differ_are_in_the_table_of_differences(of_two):
 
 def test_what_makes_a_verdict_stands_beside_the_table(of_two):
     (told,) = sections(of_two)["runs"].sentences
-    assert "of one run against one, 2 % or half of the interquartile range" in told
-    assert "spans more than 20 %, the margin is over 15 % or there are fewer than 5 steps" in told
+    assert "taken to be 3 %, or half of the interquartile range of their steps" in told
+    assert "`no difference`: interval and noise together stay within 5 % of 1" in told
 
 
 def test_layers_of_unlike_networks_are_not_drawn_side_by_side(tmp_path):
@@ -170,17 +172,17 @@ def test_other_batches_are_compared_by_sample(tmp_path):
     assert any("compared per sample" in note for note in sections(page)["first"].bullets)
 
 
-def test_with_against_without_profiling_is_a_figure_beside_the_thesis(tmp_path):
+def test_with_and_without_profiling_is_a_figure(tmp_path):
     profiled = a_run(tmp_path / "with", scale=1.2, record={"profile": True})
     page = check(page_of(profiled, a_run(tmp_path / "without", seed=1, record={"profile": False})))
     figure = figures(page)["profiling-cost"]
     assert figure.traces[0]["x"] == pytest.approx([10.0, 12.0], rel=0.02)
-    assert "245 %" in figure.caption
+    assert figure.traces[0]["customdata"] == ["without", "with"]
     tiles = {tile.name: tile.value for tile in page.tiles}
     assert float(tiles["cost of profiling"].split()[0]) == pytest.approx(20, abs=2)
 
 
-def test_repetitions_are_groups_and_the_run_is_the_unit(tmp_path):
+def test_repetitions_are_groups_that_are_compared_over_runs(tmp_path):
     paths = [
         a_run(tmp_path / point / f"rep-{seed}", scale=scale, seed=seed, train={"seed": seed, "of": point})
         for point, scale in (("a", 1.0), ("b", 1.5))
@@ -191,8 +193,55 @@ def test_repetitions_are_groups_and_the_run_is_the_unit(tmp_path):
     assert (first["group"], first["runs"], second["group"]) == ("a", "2", "b")
     assert float(second["ratio"]) == pytest.approx(1.5, rel=0.02)
     assert page.title == "b against a"
-    assert any("the run is the unit" in note for note in sections(page)["first"].bullets)
+    assert any(
+        "2 runs against 2: the intervals are over runs" in note for note in sections(page)["first"].bullets
+    )
     assert len(table(page, "runs")) == 4
+    assert "it is" not in table(page, "runs")[0]
+
+
+def test_a_page_groups_runs_as_compare_does(tmp_path):
+    given = [
+        [
+            load(a_run(tmp_path / side / name, seed=seed, scale=scale))
+            for seed, name in enumerate("xyz", start)
+        ]
+        for side, scale, start in (("base", 1.0, 1), ("new", 1.5, 5))
+    ]
+    page = check(comparison_page(given))
+    assert page.about[:2] == ["A: base (3 runs)", "B: new (3 runs)"]
+    step = compare(*given).stages[Stage.TRAIN].step
+    assert page.tiles[0].value == f"{step.ratio:.3f}"
+    assert page.tiles[0].note == f"95 %: {step.low:.3f} to {step.high:.3f}, {step.verdict}"
+
+
+def test_runs_of_identical_code_are_called_neither_faster_nor_slower(tmp_path):
+    noise = np.random.default_rng(1)
+    paths = [
+        a_run(tmp_path / side / f"rep-{number}", seed=number, scale=float(np.exp(noise.normal(0, 0.04))))
+        for side in "ab"
+        for number in (1, 2, 3)
+    ]
+    for page in (page_of(*paths), page_of(*paths[:3]), page_of(*paths[:2])):
+        words = [
+            cell for section in page.sections for one in section.tables for row in one.rows for cell in row
+        ]
+        assert not {"faster", "slower"} & set(map(str, words))
+        assert {tile.tone for tile in page.tiles} <= {"", "fair"}
+
+
+def test_runs_in_one_place_and_of_one_configuration_but_for_the_seed_are_repetitions(tmp_path):
+    def grouped(*runs, given=None):
+        loaded = [load(a_run(tmp_path / name, steps=3, **config)) for name, config in runs]
+        return [group.names for group in groups_of(given(loaded) if given else [loaded])]
+
+    seeds = [{"train": {"seed": seed}} for seed in (1, 2)]
+    assert grouped(("a/rep-1", seeds[0]), ("a/rep-2", seeds[1])) == [("rep-1", "rep-2")]
+    assert grouped(("b/seed=1", seeds[0]), ("b/seed=2", seeds[1])) == [("seed=1", "seed=2")]
+    assert grouped(("c/rep-1", {"lr": 1}), ("c/rep-2", {"lr": 2})) == [("rep-1",), ("rep-2",)]
+    assert grouped(("before", {}), ("after", {})) == [("before",), ("after",)]
+    folders = grouped(("d/x", {}), ("d/y", {}), ("e/x", {}), given=lambda runs: [runs[:2], runs[2:]])
+    assert folders == [("d/x", "d/y"), ("e/x",)]
 
 
 def test_two_repetitions_of_one_configuration_are_compared_with_each_other(tmp_path):
@@ -213,7 +262,7 @@ def test_many_runs_have_a_fastest_and_a_slowest(tmp_path):
 
 
 def test_runs_beyond_the_most_are_counted_and_left_out(tmp_path, monkeypatch):
-    monkeypatch.setattr(comparison_page_module, "MOST_RUNS", 3)
+    monkeypatch.setattr(several, "MOST_RUNS", 3)
     path = a_run(tmp_path / "one", steps=3)
     page = check(page_of(*[path] * 5))
     assert len(table(page, "runs")) == 3
@@ -233,7 +282,7 @@ def test_runs_of_other_networks_without_layers_or_of_one_step_still_make_a_page(
         check(page_of(other, runs[0]))
     page = check(page_of(*runs))
     assert len(table(page, "runs")) == 5
-    assert any("no number" in line for line in sections(page)["learning"].bullets)
+    assert any("NaN or infinite" in line for line in sections(page)["learning"].bullets)
 
 
 def test_a_failed_run_without_steps_is_said_to_have_none(tmp_path):
@@ -275,7 +324,7 @@ def test_a_run_of_many_steps_adds_little_to_a_page(tmp_path):
 
 
 def test_names_are_the_ends_of_paths_that_differ():
-    assert tails(["exp/a/rep-1", "exp/b/rep-1"]) == ["a/rep-1", "b/rep-1"]
-    assert tails(["runs/one"]) == ["one"]
-    assert tails(["same", "same"]) == ["same", "same"]
-    assert unlike(["same", "same", "other"]) == ["same", "same (2)", "other"]
+    assert differing_ends(["exp/a/rep-1", "exp/b/rep-1"]) == ["a/rep-1", "b/rep-1"]
+    assert differing_ends(["runs/one"]) == ["one"]
+    assert differing_ends(["same", "same"]) == ["same", "same"]
+    assert distinct_names(["same", "same", "other"]) == ["same", "same (2)", "other"]

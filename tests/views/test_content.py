@@ -7,7 +7,7 @@ from tests.runs.samples import HOSTILE, a_finished_run, a_layer_time, a_step, ad
 from tests.views.samples import a_rich_run
 
 from laptime.runs import load, schema
-from laptime.views.run_view import content
+from laptime.views.run_document import content
 
 
 @pytest.fixture

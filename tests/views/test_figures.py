@@ -1,5 +1,6 @@
 import base64
 import dataclasses
+from dataclasses import replace
 from functools import cached_property
 
 import numpy as np
@@ -10,16 +11,17 @@ from tests.views import page_runs
 from laptime.model import Memory, Operation, Phase, Workload
 from laptime.render.html.run_page import run_page
 from laptime.runs import load
+from laptime.views import palette
 from laptime.views.figures import layers, learning, steps
 from laptime.views.figures.breakdown import books
-from laptime.views.figures.figure import COLOURS, Figure
+from laptime.views.figures.figure import Figure
 from laptime.views.figures.memory import memory
 from laptime.views.figures.recorder import profiling
 from laptime.views.figures.roofline import Ceiling, _apart, roofline
 from laptime.views.figures.timeline import timeline
 from laptime.views.figures.treemap import treemap
 from laptime.views.one_step import typical_step
-from laptime.views.run_view import content
+from laptime.views.run_view import run_view
 from laptime.views.step_bins import digest
 
 NAMES = [name for name, _, _ in page_runs.NESTED]
@@ -34,8 +36,7 @@ class Given:
 
     @cached_property
     def part(self):
-        found = content(self.run)
-        return found["train"] or found["validation"]
+        return run_view(self.run).main
 
     @cached_property
     def digest(self):
@@ -95,7 +96,7 @@ def test_plotly_refuses_what_it_does_not_know():
 
 
 def test_the_bars_of_a_layer_are_the_medians_of_its_phases_the_largest_layer_first(given):
-    figure = layers.layers_together(given.part, "layer")
+    figure = layers.layers_together(given.part.layers, "layer")
     assert trace(figure, "forward")["y"] == ["blocks.0.mlp", "blocks.0", "blocks.1", "stem", "head"]
     assert trace(figure, "forward")["x"] == ROUGHLY([1.8, 1.2, 0.9, 0.6, 0.3])
     assert trace(figure, "backward")["x"] == ROUGHLY([3.0, 2.0, 1.5, 1.0, 0.5])
@@ -103,13 +104,13 @@ def test_the_bars_of_a_layer_are_the_medians_of_its_phases_the_largest_layer_fir
 
 
 def test_forward_against_backward_is_in_the_order_of_the_network(given):
-    figure = layers.forward_against_backward(given.part, "layer")
+    figure = layers.forward_against_backward(given.part.layers, "layer")
     assert trace(figure, "forward")["x"] == NAMES
     assert trace(figure, "backward")["y"] == ROUGHLY([1.0, 2.0, 3.0, 1.5, 0.5])
 
 
 def test_the_books_add_up_to_the_mean_step(given):
-    figure = books(content(given.run))
+    figure = books(run_view(given.run))
     total = sum(np.array(one["x"]) for one in figure.traces)
     # The mean leaves out the first step, and the traced one: 38 of 40 ms, one of them 400 ms long.
     assert total == ROUGHLY([20.0, (37 * 40 + 400) / 38])
@@ -150,15 +151,15 @@ def test_what_is_in_no_layer_is_the_wait_and_the_host(given):
 
 
 def test_the_histogram_has_a_bar_where_the_steps_are(given):
-    figure = steps.spread(given.digest, given.part["wall_s"])
+    figure = steps.spread(given.digest, given.part.wall_s)
     (bars,) = figure.traces
-    assert numbers(bars["y"])[0] == 2 * 38
-    assert numbers(bars["y"]).sum() == 2 * 39  # the traced step is none of them
+    assert numbers(bars["y"])[0] == 2 * 37  # of 40, the first, a traced and a slow one are not in it
+    assert numbers(bars["y"]).sum() == 2 * 38
     assert numbers(bars["x"])[0] == ROUGHLY(40, rel=0.1)
 
 
 def test_a_phase_over_the_iterations_shows_only_its_own_lines(given):
-    figure = layers.over_iterations(given.digest, layers.by_time(given.part), "layer")
+    figure = layers.over_iterations(given.digest, layers.by_time(given.part.layers), "layer")
     assert [one.name for one in figure.choices] == [
         f"cuda:{rank} rank {rank}, {phase}"
         for rank in (0, 1)
@@ -166,17 +167,17 @@ def test_a_phase_over_the_iterations_shows_only_its_own_lines(given):
     ]
     for choice, expected in zip(figure.choices, (6.0, 1.8, 3.0, 1.2) * 2, strict=True):
         shown = [figure.traces[place] for place in choice.shows]
-        assert [one["name"] for one in shown] == layers.by_time(given.part)
+        assert [one["name"] for one in shown] == layers.by_time(given.part.layers)
         assert numbers(shown[0]["y"]) == ROUGHLY(expected)
 
 
 def test_a_layer_of_the_selector_shows_its_three_phases_on_each_rank(given):
-    figure = layers.one_layer(given.digest, layers.by_time(given.part), "layer")
+    figure = layers.one_layer(given.digest, layers.by_time(given.part.layers), "layer")
     (head,) = [one for one in figure.choices if one.name == "head"]
     shown = [figure.traces[place] for place in head.shows]
     assert [float(numbers(one["y"])[0]) for one in shown] == ROUGHLY([0.3, 0.5, 0.2] * 2)
     assert {one["line"]["color"] for one in shown} == {
-        COLOURS[phase] for phase in ("forward", "backward", "update")
+        palette.colour(phase) for phase in ("forward", "backward", "update")
     }
 
 
@@ -210,8 +211,8 @@ def test_between_the_layers_the_timeline_has_gaps_that_name_the_other_accounts(g
     figure = timeline(given.one)
     gaps = trace(figure, "not in a layer")
     assert (gaps["base"], gaps["x"]) == (ROUGHLY([0.0, 17.0]), ROUGHLY([1.0, 23.0]))
-    assert gaps["customdata"][0][1] == "of the whole step, data_wait 8 ms, host 1 ms"
-    assert "Outside the layers: data_wait 8 ms, host 1 ms;" in figure.caption
+    assert gaps["customdata"][0][1] == "of the whole step, data_wait 8.00 ms, host 1.00 ms"
+    assert "Outside the layers: data_wait 8.00 ms, host 1.00 ms;" in figure.caption
 
 
 def test_a_line_that_leaves_its_frame_is_said_to(given, tmp_path):
@@ -228,7 +229,7 @@ def test_step_numbers_are_said_to_count_validation_where_there_is_one(given, tmp
 
 
 def test_few_measured_steps_are_dots_and_many_a_line(given, tmp_path, monkeypatch):
-    order = layers.by_time(given.part)
+    order = layers.by_time(given.part.layers)
     figure = layers.over_iterations(given.digest, order, "layer", "Of 31 steps.")
     assert {one["mode"] for one in figure.traces} == {"lines+markers"}
     assert figure.caption.endswith(
@@ -241,13 +242,13 @@ def test_few_measured_steps_are_dots_and_many_a_line(given, tmp_path, monkeypatc
 
 
 def test_layers_that_are_left_out_of_forward_against_backward_are_counted(given, monkeypatch):
-    assert "largest of" not in layers.forward_against_backward(given.part, "layer").caption
+    assert "largest of" not in layers.forward_against_backward(given.part.layers, "layer").caption
     monkeypatch.setattr(layers, "_MOST_BARS", 3)
-    assert "The 3 largest of 5." in layers.forward_against_backward(given.part, "layer").caption
+    assert "The 3 largest of 5." in layers.forward_against_backward(given.part.layers, "layer").caption
 
 
 def test_the_longest_points_of_a_roofline_bear_their_names_and_a_bend_is_only_told_of_a_roof(given):
-    figure = roofline(given.part, _workload(flops=600_000, read=2000, written=1000), None)
+    figure = roofline(given.part.layers, _workload(flops=600_000, read=2000, written=1000), None)
     assert trace(figure, "forward")["text"] == ["head"]
     assert "bend" not in figure.caption
     points = [(1.0, 1.0, "long", 3.0), (1.1, 1.1, "close to it", 2.0), (100.0, 1.0, "far", 1.0)]
@@ -267,7 +268,7 @@ def test_memory_is_what_the_traced_step_measured(given):
 
 
 def test_a_module_is_as_large_as_its_layers_and_a_layer_inside_a_layer_counts_once(given):
-    (drawn,) = treemap(given.part, {name: path for name, path, _ in page_runs.NESTED}).traces
+    (drawn,) = treemap(given.part.timed_layers, {name: path for name, path, _ in page_runs.NESTED}).traces
     sizes = dict(zip(drawn["labels"], drawn["values"], strict=True))
     assert sizes == ROUGHLY(
         {
@@ -281,7 +282,7 @@ def test_a_module_is_as_large_as_its_layers_and_a_layer_inside_a_layer_counts_on
             "head": 1,
         }
     )
-    (drawn,) = treemap(given.part, {"blocks.0": "outer", "blocks.0.mlp": "outer.inner"}).traces
+    (drawn,) = treemap(given.part.timed_layers, {"blocks.0": "outer", "blocks.0.mlp": "outer.inner"}).traces
     sizes = dict(zip(drawn["labels"], drawn["values"], strict=True))
     assert (sizes["outer"], sizes["inner"]) == ROUGHLY((4, 6))
     assert sum(sizes.values()) == ROUGHLY(16)
@@ -290,21 +291,21 @@ def test_a_module_is_as_large_as_its_layers_and_a_layer_inside_a_layer_counts_on
 def test_steps_with_layer_marks_stand_beside_those_without(given):
     without, marked = profiling(given.digest).traces
     assert without["median"] + marked["median"] == ROUGHLY([40, 40])
-    assert marked["marker"]["color"] == COLOURS["instrument"]
+    assert marked["marker"]["color"] == palette.colour("instrument")
 
 
 def test_a_roofline_has_a_point_for_each_pass_that_computes(given):
     work = _workload(flops=600_000, read=2000, written=1000)
     ceiling = Ceiling(device="a device", flops={"float32": 1e12}, bandwidth=1e9, source="a sheet")
-    figure = roofline(given.part, work, ceiling)
+    figure = roofline(given.part.layers, work, ceiling)
     point = trace(figure, "forward")
     assert numbers(point["x"]) == ROUGHLY([200.0])
     assert numbers(point["y"]) == ROUGHLY([600_000 / 0.0003])
     roof = trace(figure, "at most, float32")
     assert roof["y"] == ROUGHLY([min(1e12, x * 1e9) for x in roof["x"]])
     assert "a sheet" in figure.caption
-    assert "No roof" in roofline(given.part, work, None).caption
-    assert roofline(given.part, _workload(flops=0), None) is None
+    assert "No roof" in roofline(given.part.layers, work, None).caption
+    assert roofline(given.part.layers, _workload(flops=0), None) is None
     valid(figure)
 
 
@@ -337,8 +338,8 @@ def test_a_word_has_one_colour_in_every_figure(given):
         for one in figure.traces:
             word = str(one.get("name", "")).split(", ")[-1].removeprefix("layers ")
             tint = one.get("marker", {}).get("color") or one.get("line", {}).get("color")
-            if word in COLOURS and isinstance(tint, str):
-                assert tint == COLOURS[word], (figure.name, word)
+            if word in palette.ACCOUNTS and isinstance(tint, str):
+                assert tint == palette.colour(word), (figure.name, word)
 
 
 def test_there_is_no_figure_without_rows(tmp_path):
@@ -351,9 +352,9 @@ def test_there_is_no_figure_without_rows(tmp_path):
     assert learning.accuracy(empty.digest.learning) is None
     assert layers.over_iterations(empty.digest, [], "layer") is None
     assert layers.one_layer(empty.digest, [], "layer") is None
-    assert layers.layers_together({"layers": []}, "layer") is None
-    assert treemap({"layers": []}, {}) is None
-    assert books({"train": None, "validation": None}) is None
+    assert layers.layers_together([], "layer") is None
+    assert treemap([], {}) is None
+    assert books(run_view(empty.run)) is None
 
 
 def test_a_line_of_one_step_would_be_invisible_so_there_is_none(tmp_path):
@@ -384,6 +385,6 @@ def _texts(value):
 
 
 def test_two_long_names_with_the_same_end_stay_two_bars(given):
-    part = {"layers": [{**given.part["layers"][0], "layer": f"{n}" + "x" * 60} for n in range(2)]}
-    names = layers.layers_together(part, "layer").traces[0]["y"]
+    long = [replace(given.part.layers[0], layer=f"{n}" + "x" * 60) for n in range(2)]
+    names = layers.layers_together(long, "layer").traces[0]["y"]
     assert len(set(names)) == 2

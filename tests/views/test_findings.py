@@ -4,7 +4,7 @@ import pytest
 from tests.runs.samples import a_layer_time, a_step, start
 
 from laptime.runs import load, schema
-from laptime.views.run_view import content
+from laptime.views.run_document import content
 
 WALL = 0.1
 

@@ -13,7 +13,8 @@ from laptime.render.terminal import run_text
 from laptime.render.terminal.experiment import results, table
 from laptime.runs import load, schema
 from laptime.runs.health import Health, why
-from laptime.views.run_view import content
+from laptime.views.run_document import content
+from laptime.views.run_view import run_view
 
 LOST = "6 of 10 steps were lost: the disk was full."
 FULL = "No space left on device"
@@ -46,8 +47,8 @@ def test_lost_steps_come_first_in_the_terminal_and_are_in_the_json(run):
     assert found["health"]["lost_rows"] == {"steps": 6}
     assert found["health"]["taken_rows"]["steps"] == 10
     assert found["health"]["owner"]["pid"] == run.heartbeat["pid"]
-    assert LOST in printed(found).splitlines()[2]
-    assert next(run_text.brief(found)) == LOST
+    assert LOST in printed(run_view(run)).splitlines()[2]
+    assert next(run_text.brief(run_view(run))) == LOST
     assert json.loads(json.dumps(found["health"])) == found["health"]
 
 

@@ -1,22 +1,23 @@
+from dataclasses import replace
+
 from tests.views.samples import a_rich_run
 
 from laptime.cli.show import Sort
+from laptime.model import LayerSeconds
 from laptime.runs import load
 from laptime.views.layer_order import ORDERS, in_order, largest, ordered
-from laptime.views.run_view import content
+from laptime.views.run_view import run_view
 
 
 def a_layer(name, forward, backward=None):
-    phases = {"forward": forward, "backward": backward, "update": None}
-    phases = {phase: seconds and {"median": seconds} for phase, seconds in phases.items()}
-    return {"layer": name, "total_s": forward + (backward or 0.0), **phases}
+    return LayerSeconds(layer=name, forward_s=forward, backward_s=backward or 0.0, update_s=0.0)
 
 
 LAYERS = [a_layer("b10", 1.0, 5.0), a_layer("b2", 3.0, 1.0), a_layer("A1", 2.0)]
 
 
 def names(layers):
-    return [one["layer"] for one in layers]
+    return [one.layer for one in layers]
 
 
 def test_the_largest_come_first_by_time():
@@ -60,15 +61,13 @@ def test_no_row_stands_for_one_layer():
     assert (len(shown), rest) == (3, [])
 
 
-def test_content_is_sorted_in_both_stages_and_else_the_same(tmp_path):
-    found = content(load(a_rich_run(tmp_path / "run")))
-    sorted_ = ordered(found, "time")
-    assert names(found["train"]["layers"]) == ["stem", "block", "head"]
-    assert names(sorted_["train"]["layers"]) == ["block", "head", "stem"]
-    assert names(sorted_["validation"]["layers"]) == ["block", "head", "stem"]
-    sorted_["train"] = found["train"]
-    sorted_["validation"] = found["validation"]
-    assert sorted_ == found
+def test_a_run_is_sorted_in_both_stages_and_else_the_same(tmp_path):
+    view = run_view(load(a_rich_run(tmp_path / "run")))
+    sorted_ = ordered(view, "time")
+    assert names(view.train.layers) == ["stem", "block", "head"]
+    assert names(sorted_.train.layers) == ["block", "head", "stem"]
+    assert names(sorted_.validation.layers) == ["block", "head", "stem"]
+    assert replace(sorted_, stages=view.stages) == view
 
 
 def test_the_command_offers_every_order():

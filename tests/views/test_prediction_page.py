@@ -6,8 +6,16 @@ import pytest
 from tests.views.test_comparison_page import check, figures, sections, table
 
 from laptime.errors import PredictionError
-from laptime.render.html.prediction_page import beside_page, prediction_page, read_predictions
+from laptime.estimate.measured_step import MeasuredStep
+from laptime.files.write import plain
+from laptime.model import Phase, summarize
+from laptime.model.prediction import PredictedTime, Prediction
+from laptime.render.html.comparison_page import predicted_comparison_page
+from laptime.render.html.prediction_page import prediction_page
 from laptime.render.html.render import standalone
+from laptime.views.comparison.predicted import PredictedComparison
+from laptime.views.comparison.sides import LayerComparison
+from laptime.views.prediction.view import PredictionView, read_view
 
 GIB = 2**30
 EVIL = "<img src=x onerror=alert(1)>"
@@ -27,10 +35,10 @@ def a_prediction(device="h200", **changed):
         "mode": "training",
         "step_s": 0.01,
         "interval_s": [0.008, 0.013],
-        "busy_s": 0.009,
-        "host_s": 0.004,
-        "phases": {"forward": 0.003, "loss": 0.001, "backward": 0.005, "update": 0.001},
         "layer_times": layers,
+        "busy_s": 0.009,
+        "host_s": 0.002,
+        "phases": {"forward": 0.004, "backward": 0.005, "update": 0.001},
         "bottleneck": "memory traffic: 52% of the device's time",
         "uncovered": {},
         "peak_memory_bytes": 4 * GIB,
@@ -43,18 +51,13 @@ def a_prediction(device="h200", **changed):
         "samples": None,
         "epochs": None,
         "price_per_hour": None,
-        "samples_per_s": 6400.0,
-        "fits": True,
-        "epoch_s": None,
-        "training_s": None,
-        "dollars": None,
-        "kilowatt_hours": None,
+        "watts": None,
     }
     return values | changed
 
 
 def page_of(*predictions, **more):
-    return check(prediction_page({"predictions": list(predictions), **more}))
+    return check(prediction_page(PredictionView.of({"predictions": list(predictions), **more})))
 
 
 def tiles(page):
@@ -71,16 +74,16 @@ def test_one_prediction_has_its_step_memory_and_bottleneck_in_tiles():
 
 
 def test_hours_and_money_are_there_where_they_were_asked_for():
-    whole = {"training_s": 7200.0, "epochs": 90, "dollars": 5.0, "price_per_hour": 2.5, "kilowatt_hours": 1.4}
-    page = page_of(a_prediction(**whole), a_prediction("t4", **(whole | {"training_s": 36000.0})))
+    whole = {"samples": 64 * 8000, "epochs": 90, "price_per_hour": 2.5, "watts": 700.0}
+    page = page_of(a_prediction(**whole), a_prediction("t4", **whole, step_s=0.05, interval_s=[0.04, 0.06]))
     assert tiles(page)["training"].value == "2.00 h"
     assert tiles(page)["money"].value == "$5.00"
     assert [row["training, hours"] for row in table(page, "predictions")] == ["2.00", "10.00"]
 
 
 def test_devices_are_drawn_with_their_intervals_by_whether_they_fit():
-    slow = {"step_s": 0.02, "interval_s": [0.01, 0.03], "fits": False}
-    page = page_of(a_prediction(), a_prediction("t4", **slow), a_prediction("mine", fits=None))
+    slow = {"step_s": 0.02, "interval_s": [0.01, 0.03], "device_memory_bytes": 4 * GIB}
+    page = page_of(a_prediction(), a_prediction("t4", **slow), a_prediction("mine", device_memory_bytes=None))
     by_name = {trace["name"]: trace for trace in figures(page)["predicted-steps"].traces}
     assert by_name["fits"]["y"] == ["h200"]
     assert by_name["does not fit"]["x"] == [20.0]
@@ -90,11 +93,7 @@ def test_devices_are_drawn_with_their_intervals_by_whether_they_fit():
 
 
 def test_batches_and_gpus_are_lines_of_throughput():
-    made = [
-        a_prediction(batch=batch, gpus=gpus, samples_per_s=100.0 * batch * gpus)
-        for batch in (32, 64)
-        for gpus in (1, 8)
-    ]
+    made = [a_prediction(batch=batch, gpus=gpus) for batch in (32, 64) for gpus in (1, 8)]
     page = page_of(*made)
     one, eight = figures(page)["throughput-batch"].traces
     assert (one["name"], one["x"], one["y"]) == ("h200, 1 GPU", [32, 64], [3200.0, 6400.0])
@@ -116,7 +115,7 @@ def test_memory_stands_beside_what_the_device_has():
 
 
 def test_the_chosen_one_is_what_tiles_and_layers_are_of():
-    chosen = a_prediction("t4", step_s=0.02)
+    chosen = a_prediction("t4", step_s=0.02, samples=64, epochs=1)
     choice = {"wanted": "the cheapest within 20 h", "why": "t4 it is", "chosen": chosen, "left_out": []}
     page = page_of(a_prediction(), chosen, choices=[choice])
     assert "a step on t4" in tiles(page)
@@ -139,7 +138,7 @@ def test_data_flow_largest_batch_and_constants_have_tables():
     page = page_of(
         a_prediction(),
         data_flow=[flow],
-        largest=[{"device": "h200", "batch": 1416, "exact": True, "samples_per_s": 9.0, "prediction": None}],
+        largest=[{"device": "h200", "batch": 1416, "exact": True, "prediction": None}],
         explanation={"constants": [constant], "kinds": [kind]},
     )
     (row,) = table(page, "flow")
@@ -170,8 +169,28 @@ def test_several_files_are_one_page(tmp_path):
     for device in ("h200", "t4"):
         text = json.dumps({"predictions": [a_prediction(device)]})
         (tmp_path / f"{device}.json").write_text(text)
-    found = read_predictions([tmp_path / "h200.json", tmp_path / "t4.json"])
-    assert [one["device"] for one in found["predictions"]] == ["h200", "t4"]
+    found = read_view([tmp_path / "h200.json", tmp_path / "t4.json"])
+    assert [made.device for made in found.predictions] == ["h200", "t4"]
+
+
+def test_a_view_is_read_back_from_its_document_as_it_was():
+    flow = {"stages": {"decode": 0.02, "device": 0.01}, "step_s": 0.02, "starving": "decode", "samples": 64}
+    flow |= {"device": "h200", "batch": 64, "gpus": 1, "rests_on": ["16 cores"], "remedies": [["more", 0.01]]}
+    made = a_prediction(samples=6400, epochs=2, price_per_hour=2.0)
+    choice = {"wanted": "the cheapest within 20 h", "why": "it is", "chosen": made, "within_hours": 20.0}
+    view = PredictionView.of(
+        {
+            "predictions": [made],
+            "data_flow": [flow],
+            "largest": [{"device": "h200", "batch": 128, "prediction": made, "readings": 3, "exact": False}],
+            "choices": [choice],
+            "explanation": {"constants": [], "kinds": []},
+        }
+    )
+    document = json.loads(json.dumps(plain(view.document())))
+    assert PredictionView.of(document) == view
+    assert document["predictions"][0]["dollars"] == view.predictions[0].dollars
+    assert document["data_flow"][0]["effective_share"] == 0.5
 
 
 @pytest.mark.parametrize(
@@ -185,62 +204,68 @@ def test_several_files_are_one_page(tmp_path):
         json.dumps({"predictions": [a_prediction(step_s="soon")]}),
         json.dumps({"predictions": [a_prediction(interval_s=[1])]}),
         json.dumps({"predictions": [a_prediction(step_s=0)]}),
+        json.dumps({"predictions": [a_prediction(batch="64")]}),
+        json.dumps({"predictions": [a_prediction()], "largest": [1]}),
     ],
 )
 def test_a_file_that_is_no_prediction_is_refused_in_one_line(tmp_path, text):
     (tmp_path / "p.json").write_text(text)
     with pytest.raises(PredictionError, match="laptime predict") as caught:
-        read_predictions([tmp_path / "p.json"])
+        read_view([tmp_path / "p.json"])
     assert "\n" not in str(caught.value)
 
 
 # -- beside a run ----------------------------------------------------------------------------------
 
 
-def cell(measured, predicted):
-    ratio = predicted / measured if measured and predicted is not None else None
-    error = None if ratio is None else ratio - 1
-    return {"measured": measured, "predicted": predicted, "ratio": ratio, "error": error}
+def a_layer(name, measured, predicted, *, same_device=True):
+    total = PredictedTime(measured=measured, predicted=predicted, same_device=same_device)
+    nothing = PredictedTime(measured=None, predicted=None, same_device=same_device)
+    phases = {Phase.FORWARD: total, Phase.BACKWARD: nothing, Phase.UPDATE: nothing}
+    return LayerComparison(layer=name, phases=phases, total=total)
 
 
-def a_layer(name, measured, predicted):
-    each = cell(measured, predicted)
-    return {"layer": name, "forward": each, "backward": cell(None, None), "update": cell(None, None)} | {
-        "total": each
-    }
-
-
-def beside(layers):
-    return {
-        "same_device": True,
-        "run": {"id": "1", "path": "runs/one", "device": "NVIDIA H200", "steps": 40},
-        "prediction": {"path": "p.json", "network": "wide", "device": "h200", "batch": 64}
-        | {"mode": "training", "basis": "calibration of h200"},
-        "step": cell(0.01, 0.012) | {"low": 0.009, "high": 0.011, "interval": [0.009, 0.015], "inside": True},
-        "phases": [{"phase": "forward", **cell(0.01, 0.012)}],
-        "layers": layers,
-        "layer_error": 0.2,
-        "layer_phase_error": 0.2,
-        "notes": ["measured are medians over steps"],
-    }
+def beside(layers, *, same_device=True):
+    predicted = a_prediction(
+        step_s=0.012, interval_s=[0.009, 0.015], phases={}, busy_s=0.01, host_s=0.001, layer_times=[]
+    )
+    measured = MeasuredStep(
+        run="1",
+        device="NVIDIA H200",
+        mode="training",
+        steps=40,
+        batch=64.0,
+        step_s=summarize([0.009, 0.01, 0.01, 0.01, 0.011]),
+        layers={},
+    )
+    return PredictedComparison(
+        same_device=same_device,
+        run_id="1",
+        run_path="runs/one",
+        measured=measured,
+        prediction_path="p.json",
+        prediction=Prediction.of(predicted),
+        layers=tuple(layers),
+        notes=("measured times are medians over steps",),
+    )
 
 
 def test_layers_stand_measured_beside_predicted_with_their_error():
-    page = check(beside_page(beside([a_layer("conv", 0.004, 0.005), a_layer("fc", 0.002, 0.001)])))
+    page = check(
+        predicted_comparison_page(beside([a_layer("conv", 0.004, 0.005), a_layer("fc", 0.002, 0.001)]))
+    )
     measured, predicted = figures(page)["measured-predicted"].traces
     assert (measured["x"], predicted["x"]) == ([4.0, 2.0], [5.0, 1.0])
     assert figures(page)["layer-errors"].traces[0]["x"] == pytest.approx([25.0, -50.0])
     assert tiles(page)["off by"].value == "+20.0 %"
+    assert tiles(page)["layers are off by"].value == "33.3 %"
     assert [row["off"] for row in table(page, "layers")] == ["+25 %", "-50 %"]
     assert table(page, "phases")[-1]["phase"] == "step"
 
 
 def test_beside_a_run_on_another_device_a_ratio_stands_and_nothing_is_called_off():
-    layer = a_layer("conv", 0.004, 0.001)
-    found = beside([layer]) | {"same_device": False, "layer_error": None}
-    for one in (found["step"], layer["total"], *found["phases"]):
-        one["error"] = None
-    page = check(beside_page(found))
+    found = beside([a_layer("conv", 0.004, 0.001, same_device=False)], same_device=False)
+    page = check(predicted_comparison_page(found))
     assert tiles(page)["predicted over measured"].value == "1.2x"
     assert "off by" not in tiles(page)
     assert {one.tone for one in page.tiles} == {""}
@@ -250,7 +275,8 @@ def test_beside_a_run_on_another_device_a_ratio_stands_and_nothing_is_called_off
 
 
 def test_layers_that_one_side_lacks_are_left_blank():
-    page = check(beside_page(beside([a_layer(EVIL, None, 0.005), a_layer("fc", 0.002, None)])))
+    found = beside([a_layer(EVIL, None, 0.005), a_layer("fc", 0.002, None)])
+    page = check(predicted_comparison_page(found))
     measured, predicted = figures(page)["measured-predicted"].traces
     assert measured["x"] == [None, 2.0]
     assert predicted["x"] == [5.0, None]
@@ -259,5 +285,5 @@ def test_layers_that_one_side_lacks_are_left_blank():
 
 
 def test_a_run_without_layers_beside_a_prediction_is_a_page():
-    page = check(beside_page(beside([])))
+    page = check(predicted_comparison_page(beside([])))
     assert figures(page) == {}

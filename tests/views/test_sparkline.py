@@ -4,9 +4,8 @@ import numpy as np
 import pytest
 from tests.runs.samples import a_finished_run, a_step, start
 
-from laptime.model import Stage
 from laptime.runs import load, schema
-from laptime.views.run_view import content
+from laptime.views.run_document import content
 from laptime.views.sparkline import BINS, LEVELS, blocks, course, shorter, step_blocks
 
 
@@ -22,10 +21,10 @@ def a_run(path, losses, ranks=1):
 def test_a_course_has_at_most_sixty_numbers_and_every_step_is_in_one(tmp_path, steps):
     wall_s = np.full(steps, 0.01)
     wall_s[-1] = 0.5
-    found = course(a_run(tmp_path / "run", [1.0] * 3), Stage.TRAIN, wall_s)
-    assert len(found["step_s"]) == len(found["largest_s"]) == min(steps, BINS)
-    assert found["largest_s"][-1] == 0.5
-    assert found["steps"] == steps
+    found = course(a_run(tmp_path / "run", [1.0] * 3).selected(), wall_s)
+    assert len(found.step_s) == len(found.largest_s) == min(steps, BINS)
+    assert found.largest_s[-1] == 0.5
+    assert found.steps == steps
 
 
 def test_a_course_is_part_of_the_content(tmp_path):
@@ -35,17 +34,17 @@ def test_a_course_is_part_of_the_content(tmp_path):
 
 
 def test_the_loss_goes_from_its_first_to_its_last(tmp_path):
-    found = course(a_run(tmp_path / "run", [4.0, 3.0, 2.0]), Stage.TRAIN, np.ones(3))["loss"]
-    assert (found["first"], found["last"], found["not_finite"]) == (4.0, 2.0, 0)
+    found = course(a_run(tmp_path / "run", [4.0, 3.0, 2.0]).selected(), np.ones(3)).loss
+    assert (found.first, found.last, found.not_finite) == (4.0, 2.0, 0)
 
 
 def test_the_ranks_of_a_step_are_one_number(tmp_path):
-    found = course(a_run(tmp_path / "run", [4.0, 3.0], ranks=3), Stage.TRAIN, np.ones(2))["loss"]
-    assert found["bins"] == [4.0, 3.0]
+    found = course(a_run(tmp_path / "run", [4.0, 3.0], ranks=3).selected(), np.ones(2)).loss
+    assert found.bins == (4.0, 3.0)
 
 
 def test_a_run_without_a_loss_has_none(tmp_path):
-    assert course(a_run(tmp_path / "run", [None, None]), Stage.TRAIN, np.ones(2))["loss"] is None
+    assert course(a_run(tmp_path / "run", [None, None]).selected(), np.ones(2)).loss is None
 
 
 @pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])

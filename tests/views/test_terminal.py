@@ -1,5 +1,6 @@
 import io
 import re
+from dataclasses import replace
 
 import pytest
 from rich.cells import cell_len
@@ -7,10 +8,11 @@ from rich.console import Console
 from tests.runs.samples import HOSTILE, a_finished_run, start
 from tests.views.samples import a_rich_run
 
+from laptime.model import Account, Stage
 from laptime.render.html.run_page import tiles
 from laptime.render.terminal import run_text
-from laptime.runs import load
-from laptime.views.run_view import content
+from laptime.runs import AccountSummaries, load
+from laptime.views.run_view import run_view
 
 MARKUP = ["[red]x", "[/]", "[bold]", ":smile:", "[link=http://x]y[/link]", "\x1b[31mred\x1b[0m", "a\nb"]
 
@@ -20,7 +22,7 @@ def shown(path, width=80, *, every_layer=False, encoding="utf-8"):
     file = io.TextIOWrapper(raw, encoding=encoding, errors="replace", newline="")
     to = run_text.console(file)
     to.width = width
-    run_text.show(content(load(path)), to, every_layer=every_layer)
+    run_text.show(run_view(load(path)), to, every_layer=every_layer)
     file.flush()
     return raw.getvalue().decode(encoding)
 
@@ -28,6 +30,13 @@ def shown(path, width=80, *, every_layer=False, encoding="utf-8"):
 @pytest.fixture
 def rich(tmp_path):
     return a_rich_run(tmp_path / "run")
+
+
+def costing(path, *, overhead, **more):
+    """A run whose recorder says something else of its cost."""
+    view = run_view(load(path))
+    recorder = replace(view.recorder, overhead={**view.recorder.overhead, **overhead}, **more)
+    return replace(view, recorder=recorder)
 
 
 def row(text, first):
@@ -48,9 +57,9 @@ def test_no_line_ends_in_blanks(rich):
 
 
 def test_the_books_end_with_the_wall_time_explained(rich):
-    line = row(shown(rich), "wall time")
-    assert "100.0 %" in line
-    assert "explained 100.0 %" in line
+    text = shown(rich)
+    assert "100.0 %" in row(text, "wall time")
+    assert "explained 100.0 %; first step left out as warm-up" in text
 
 
 def test_accounts_without_time_are_left_out_but_unexplained_is_published(rich):
@@ -100,19 +109,20 @@ def test_the_cost_of_recording_comes_with_its_interval_and_how_it_is_known(rich)
 
 
 def test_an_estimated_cost_says_so_and_adds_what_the_marks_do_not_hold(rich):
-    found = content(load(rich))
-    found["recorder"]["overhead"] |= {"how": "estimated", "bare_steps": 0}
-    (own,) = (one for one in found["train"]["accounts"] if one["account"] == "instrument")
-    own["seconds"]["median"] = 0.0002
-    first, second, *_ = run_text.recorder(found)
+    view = costing(rich, overhead={"how": "estimated", "bare_steps": 0})
+    accounts = dict(view.train.accounts)
+    own = accounts[Account.INSTRUMENT]
+    accounts[Account.INSTRUMENT] = replace(own, seconds=replace(own.seconds, median=0.0002))
+    books = AccountSummaries(accounts, view.train.accounts.wall, 1)
+    view = replace(view, stages={Stage.TRAIN: replace(view.train, accounts=books)})
+    first, second, *_ = run_text.recorder(view)
     assert "estimated from their number, since no step went without them" in first
     assert "takes 2.0 % of a step more" in second
 
 
 @pytest.mark.parametrize(("low", "high"), [(1.306, 7.579), (0.33, 0.855)])
 def test_a_cost_too_wide_or_below_nothing_is_not_called_measured(rich, low, high):
-    found = content(load(rich))
-    found["recorder"]["overhead"] |= {"ratio": 1.6, "low": low, "high": high}
+    found = costing(rich, overhead={"ratio": 1.6, "low": low, "high": high})
     told = next(run_text.recorder(found))
     assert told.startswith("What layer marks cost is not known: the steps are too noisy (180 steps with")
     (tile,) = (one for one in tiles(found) if one.name == "cost of layer marks")
@@ -120,9 +130,8 @@ def test_a_cost_too_wide_or_below_nothing_is_not_called_measured(rich, low, high
 
 
 def test_what_the_whole_run_paid_stands_beside_what_a_marked_step_did(rich):
-    found = content(load(rich))
-    found["recorder"]["overhead"] |= {"pairs": 12, "estimated": 1.01}
-    found["recorder"]["budget"] = {"paid": 0.0008, "marked_share": 0.1, "paid_how": "measured"}
+    budget = {"paid": 0.0008, "marked_share": 0.1, "paid_how": "measured"}
+    found = costing(rich, overhead={"pairs": 12, "estimated": 1.01}, budget=budget)
     first, second, *_ = run_text.recorder(found)
     assert first.endswith("measured, 12 times beside bare neighbours.")
     assert second == "The whole run paid 0.08 % for them (measured): 10.0 % of its training steps have marks."
@@ -132,14 +141,14 @@ def test_what_the_whole_run_paid_stands_beside_what_a_marked_step_did(rich):
 
 
 def test_a_cost_that_is_unknown_says_what_its_marks_would_take(rich):
-    found = content(load(rich))
-    found["recorder"]["overhead"] |= {"how": "unknown", "ratio": None, "pairs": 3, "estimated": 1.01}
+    overhead = {"how": "unknown", "ratio": None, "pairs": 3, "estimated": 1.01}
+    found = costing(rich, overhead=overhead)
     assert next(run_text.recorder(found)).endswith("By their number it is about +1.0 %.")
 
 
 def test_traced_steps_unlike_the_others_are_not_compared(rich):
-    found = content(load(rich))
-    found["kernels"]["reconciliation"]["spans_apart"] = 3.0
+    found = run_view(load(rich))
+    found.kernels["reconciliation"]["spans_apart"] = 3.0
     assert "too far to compare" in " ".join(run_text.recorder(found))
 
 
@@ -155,7 +164,7 @@ def test_many_layers_are_put_together_unless_all_are_asked_for(tmp_path):
     names = [f"layer{i}" for i in range(40)]
     path = a_finished_run(tmp_path / "run", names)
     text = shown(path, 120)
-    assert re.search(r"… and 27 more layers", text)  # 40 and two that are no module, less the 15 shown
+    assert re.search(r"… 27 more", text)  # 40 and two that are no module, less the 15 shown
     assert len(re.findall(r"^ +layer\d+ ", text, re.MULTILINE)) <= 15
     everything = shown(path, 120, every_layer=True)
     assert "more layer" not in everything
@@ -176,7 +185,7 @@ def test_colour_changes_no_letter(rich):
     coloured = Console(
         file=io.StringIO(), force_terminal=True, color_system="truecolor", width=80, markup=False
     )
-    run_text.show(content(load(rich)), coloured)
+    run_text.show(run_view(load(rich)), coloured)
     text = re.sub(r"\x1b\[[0-9;]*m", "", coloured.file.getvalue())
     assert [line.rstrip() for line in text.splitlines()] == shown(rich).splitlines()
 
@@ -193,7 +202,7 @@ def test_a_run_without_steps_can_be_shown(tmp_path):
 
 
 def test_brief_tells_a_run_in_a_few_lines(rich):
-    lines = list(run_text.brief(content(load(rich))))
+    lines = list(run_text.brief(run_view(load(rich))))
     assert lines[0].startswith("12 training steps, 10.0 ms each")
     assert "explained 100.0 %" in lines[1]
     assert len(lines) < 10

@@ -1,6 +1,7 @@
 """How a run looks: orders, widths, bars, lines over time, and what a plain terminal makes of it."""
 
 import re
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -10,14 +11,17 @@ from tests.views.samples import a_rich_run
 from tests.views.views import kinds, shown
 
 from laptime.model import ACCOUNTS, Phase, Stage
-from laptime.render.terminal import run_tables
-from laptime.render.terminal.columns import Column, paragraph, shortened, stretched, table
+from laptime.render.terminal.columns import Column, stretched, table
 from laptime.render.terminal.experiment import results
 from laptime.render.terminal.experiment import table as trials
-from laptime.render.terminal.layers_by_device import device_columns
+from laptime.render.terminal.fit import paragraph, shortened
+from laptime.render.terminal.run_text import device_lines
 from laptime.runs import load, schema
 from laptime.views import format
-from laptime.views.run_view import content
+from laptime.views.findings import look_first
+from laptime.views.layers_by_device import DeviceSeconds
+from laptime.views.run_tables import marked_steps
+from laptime.views.run_view import run_view
 from laptime.views.step_series import series
 
 WIDTHS = (40, 60, 80, 100, 140)
@@ -36,7 +40,7 @@ def first_words(lines):
 
 @pytest.fixture
 def rich(tmp_path):
-    return content(load(a_rich_run(tmp_path / "run")))
+    return run_view(load(a_rich_run(tmp_path / "run")))
 
 
 @pytest.fixture(scope="module")
@@ -195,7 +199,7 @@ def test_too_few_steps_make_no_line_but_tell_their_loss(every_kind):
 
 def test_the_most_memory_is_told_with_its_layer(rich):
     assert "most memory allocated: 3.0 MiB, while" in shown(rich)
-    rich["run"]["environment"]["device"] = {"type": "cuda", "memory_bytes": 2**30}
+    rich = replace(rich, environment={"device": {"type": "cuda", "memory_bytes": 2**30}})
     assert "most memory allocated: 3.0 MiB of 1,024.0 MiB, while" in shown(rich)
 
 
@@ -222,17 +226,17 @@ def test_a_name_that_is_not_ascii_keeps_its_width():
 
 
 def test_many_devices_are_the_fastest_the_median_and_the_slowest(every_kind):
-    rows = every_kind[5]["train"]["layers_by_device"]
-    wide = device_columns(rows, 300)[0].plain
+    rows = every_kind[5].train.layers_by_device
+    wide = device_lines(rows, 300)[0].plain
     assert all(f"cuda:0 rank {rank}" in wide for rank in range(12))
-    narrow = device_columns(rows, 78)
+    narrow = device_lines(rows, 78)
     assert re.search(r"fastest +median +slowest +which is", narrow[0].plain)
     assert re.search(r"1\.000 +6\.500 +12\.000 +cuda:0 rank 11", narrow[1].plain)
 
 
 def test_a_row_that_no_device_has_is_unknown():
     seconds = {f"cpu rank {rank}": None for rank in range(20)}
-    (_, line) = device_columns([{"layer": "conv", "phase": "forward", "seconds": seconds}], 60)
+    (_, line) = device_lines([DeviceSeconds(layer="conv", phase="forward", seconds=seconds)], 60)
     assert line.plain.split() == ["conv", "forward", "-", "-", "-", "-"]
 
 
@@ -264,22 +268,27 @@ def of_marked(path, marked, *, seconds=0.004):
     rows = [a_layer_time(n, "0", phase, seconds=seconds) for n in marked for phase in Phase]
     writer.append("layers", schema.layers.table(rows))
     writer.close("finished", {})
-    return content(load(path))
+    return run_view(load(path))
 
 
 def test_the_table_of_layers_says_how_many_steps_it_is_from(tmp_path):
-    told = run_tables.marked_steps(of_marked(tmp_path / "run", [0, 2, 5], seconds=0.001)["train"], "layer")
-    assert told == "layer times are medians over 2 of 10 steps, those with layer marks"
-    assert (
-        run_tables.marked_steps(of_marked(tmp_path / "all", range(11), seconds=0.001)["train"], "layer") == ""
+    told = marked_steps(of_marked(tmp_path / "run", [0, 2, 5], seconds=0.01 / 3).train, "layer")
+    assert told == (
+        "layer times are means over 2 of 10 steps, those with layer marks; "
+        "the compute accounts take 10.0 ms in these, 19.0 ms in all"
     )
 
 
-def test_layers_that_took_longer_than_a_step_are_said_to(tmp_path):
-    found = of_marked(tmp_path / "run", [2, 5])
-    told = run_tables.marked_steps(found["train"], "layer")
-    assert "add up to 12.0 ms, more than the 10.0 ms of a median step" in told
-    assert "12.0 of 12.0 ms in steps with layer marks" in found["look_first"][0]
+def test_layers_of_every_step_are_said_to_be_of_the_steps_of_the_accounts(tmp_path):
+    told = marked_steps(of_marked(tmp_path / "all", range(11), seconds=0.019 / 3).train, "layer")
+    assert told == "layer times are means over the same 10 steps as the accounts"
+
+
+def test_layers_that_add_up_to_more_than_the_accounts_are_said_to(tmp_path):
+    view = of_marked(tmp_path / "run", [2, 5], seconds=0.008)
+    told = marked_steps(view.train, "layer")
+    assert told.endswith("the layers add up to 24.0 ms, the compute accounts of these steps to 10.0 ms")
+    assert "24.0 of 24.0 ms in steps with layer marks" in look_first(view)[0]
 
 
 def test_layers_of_the_first_step_alone_are_said_to_be(tmp_path):
@@ -300,15 +309,15 @@ def test_a_run_has_one_median_step_however_many_ranks_took_it(tmp_path):
         writer.append("steps", schema.steps.table(rows))
     writer.close("finished", {})
     run = load(tmp_path / "run")
-    wall = content(run)["train"]["wall_s"]
+    wall = run_view(run).train.wall_s
     timed = series(run, Stage.TRAIN)
-    assert (wall["count"], wall["median"]) == (3, pytest.approx(0.014))
-    assert wall["median"] == pytest.approx(float(np.median(timed.wall_s)))
+    assert (wall.count, wall.median) == (3, pytest.approx(0.014))
+    assert wall.median == pytest.approx(float(np.median(timed.wall_s)))
 
 
 def test_phases_without_room_are_named_and_so_is_no_footnote_of_theirs(rich):
     text = " ".join(shown(rich, 40).split())
-    assert "no room for forward, backward, update: a wider terminal or --json has them" in text
+    assert "no room for forward, backward, update*: a wider terminal or --json has them" in text
     assert "* allocated" not in text
     assert "no room" not in shown(rich, 100)
 

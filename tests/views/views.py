@@ -9,7 +9,7 @@ from tests.views.samples import a_rich_run
 from laptime.model import Phase
 from laptime.render.terminal import run_text
 from laptime.runs import load, schema
-from laptime.views.run_view import content
+from laptime.views.run_view import run_view
 
 
 def shown(found, width=80, *, colour=None, encoding="utf-8", **how):
@@ -48,7 +48,7 @@ def of_ranks(path, ranks):
 
 
 def kinds(folder):
-    """The content of runs: without steps, rich, of many layers, of one step, with a lost loss, of ranks."""
+    """Runs: without steps, rich, of many layers, of one step, with a lost loss, of ranks."""
     start(folder / "empty").close("interrupted", {})
     paths = [
         folder / "empty",
@@ -58,4 +58,4 @@ def kinds(folder):
         losing(folder / "losing"),
         of_ranks(folder / "ranks", 12),
     ]
-    return [content(load(path)) for path in paths]
+    return [run_view(load(path)) for path in paths]

@@ -28,7 +28,7 @@ _CLASSES = {
     "LayerSummary": "laptime.runs.layer_summary",
     "Statistics": "laptime.model.statistics",
     "Prediction": "laptime.model.prediction",
-    "LayerTime": "laptime.model.prediction",
+    "LayerSeconds": "laptime.model.layers",
     "Largest": "laptime.estimate.largest_batch",
     "Workload": "laptime.model.workload",
 }
@@ -38,7 +38,7 @@ _GIVEN_BY = {
     "LayerSummary": "what `run.layers()[…]` gives.",
     "Statistics": "what stands in the two above.",
     "Prediction": "what `laptime.predict` gives.",
-    "LayerTime": "what `prediction.layers()[…]` gives.",
+    "LayerSeconds": "what `prediction.layers()[…]` gives.",
     "Largest": "what `laptime.largest_batch` gives.",
     "Workload": "what `laptime.workload` gives.",
 }
@@ -48,7 +48,10 @@ _CHOSEN = {
     "LightningCallback": ("run",),
     "TrainerCallback": ("run",),
 }
-_BASES = {"Recorder": ("laptime.recorder.steps", "Steps")}
+_BASES = {
+    "Recorder": ("laptime.recorder.steps", "Steps"),
+    "LayerSummary": ("laptime.model.layers", "LayerSeconds"),
+}
 _NOT_SHOWN = {"Run": {"stored", "load"}, "Workload": {"of", "document"}, "Prediction": {"of"}}
 
 

@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from laptime.cli.options import Json, wrong
-from laptime.cli.outcome import answer, print_out, say
+from laptime.cli.options import Device as DeviceOption
+from laptime.cli.options import wrong
+from laptime.cli.outcome import Outcome, print_out, say, verb
 from laptime.cli.progress import progress, waiting
 
 if TYPE_CHECKING:
@@ -29,19 +30,14 @@ _MOST_S = 120
 _UNCACHED = 64e6  # bytes that most processors' caches do not hold
 
 
+@verb
 def calibrate(
-    device: Annotated[
-        str | None, typer.Option("--device", help="cpu, cuda or cuda:N; by default a GPU if there is one.")
-    ] = None,
+    device: DeviceOption = None,
     seconds: Annotated[float, typer.Option("--seconds", help="How long to measure; 120 at most.")] = 100.0,
     out: Annotated[
-        Path | None,
-        typer.Option(
-            "--out", help="The file, .npz; by default where `laptime predict` looks.", show_default=False
-        ),
+        Path | None, typer.Option("--out", help="The file, .npz; by default where `laptime predict` looks.")
     ] = None,
-    as_json: Json = False,
-) -> None:
+) -> Outcome:
     """Time single operations on this machine for two minutes; `laptime predict` rests on them from then on.
 
     A CPU is known to `laptime predict` as `cpu` afterwards, a GPU by its own name. Let nothing else run.
@@ -66,7 +62,7 @@ def calibrate(
         made = _fitted(rows, place)
         errors = _errors(rows, made)
     file = _saved(made, rows, out)
-    found = {
+    document = {
         "device": made.device,
         "file": file,
         "rows_file": file.with_suffix(".csv"),
@@ -76,12 +72,9 @@ def calibrate(
         "bandwidth": made.bandwidth,
         "kinds": errors,
     }
-    if as_json:
-        answer(found)
-    else:
-        _print(found)
     if (advice := _advice(errors, seconds)) is not None:
         say(advice)
+    return Outcome(document=document, show=lambda: _print(document))
 
 
 def _check_writable(out: Path | None) -> None:
@@ -215,12 +208,12 @@ def _errors(rows: Sequence[SweepRow], made: Calibration) -> list[dict[str, Any]]
     timed = [row.timed() for row in rows]
     missed: dict[tuple[str, str], list[float]] = defaultdict(list)
     for fold in range(_FOLDS):
-        rest = [one for index, one in enumerate(timed) if index % _FOLDS != fold]
+        rest = [row for index, row in enumerate(timed) if index % _FOLDS != fold]
         model = fit(rest, device=made.device, peaks=made.peaks, bandwidth=made.bandwidth)
-        unseen = [one for one in timed[fold::_FOLDS] if (one.work.kind, one.work.dtype) in model.forests]
-        for one, guess in zip(unseen, model.times_us([one.work for one in unseen]), strict=True):
-            missed[one.work.kind, one.work.dtype].append(abs(guess / one.device_us - 1))
-    counts = Counter((one.work.kind, one.work.dtype) for one in timed)
+        unseen = [row for row in timed[fold::_FOLDS] if (row.work.kind, row.work.dtype) in model.forests]
+        for row, guess in zip(unseen, model.times_us([row.work for row in unseen]), strict=True):
+            missed[row.work.kind, row.work.dtype].append(abs(guess / row.device_us - 1))
+    counts = Counter((row.work.kind, row.work.dtype) for row in timed)
     return [
         {
             "kind": kind,
@@ -246,40 +239,40 @@ def _saved(made: Calibration, rows: Sequence[SweepRow], out: Path | None) -> Pat
     return file
 
 
-def _print(found: Mapping[str, Any]) -> None:
+def _print(document: Mapping[str, Any]) -> None:
     from laptime.render.terminal import run_text
-    from laptime.render.terminal.columns import Column, paragraph, table
+    from laptime.render.terminal.fit import paragraph
+    from laptime.render.terminal.table import table_lines
+    from laptime.views.table import Table, titled
 
-    kinds = [one for one in found["kinds"] if one["model"]]
+    kinds = [kind for kind in document["kinds"] if kind["model"]]
     to = run_text.console()
-    columns = [
-        Column(title="kind", cells=[one["kind"] for one in kinds], words=True),
-        Column(title="type", cells=[one["dtype"] for one in kinds], words=True),
-        Column(title="rows", cells=[str(one["rows"]) for one in kinds]),
-        Column(title="error", cells=[_share(one["median_error"]) for one in kinds]),
-    ]
-    head = f"{found['device']}: {found['rows']} operations timed"
+    table = Table(
+        name="kinds",
+        columns=titled(("kind", "type", "rows", "error"), words=2),
+        rows=[
+            [kind["kind"], kind["dtype"], str(kind["rows"]), _share(kind["median_error"])] for kind in kinds
+        ],
+    )
+    head = f"{document['device']}: {document['rows']} operations timed"
     run_text.print_lines(paragraph(head, to.width, style="bold"), to)
     print_out()
     if kinds:
-        run_text.print_lines(table(columns, to.width), to)
-    others = len(found["kinds"]) - len(kinds)
+        run_text.print_lines(table_lines(table, to.width), to)
+    others = len(document["kinds"]) - len(kinds)
     if others:
         few = f"{others} more kinds and types have too few rows for a model of their own"
         run_text.print_lines(paragraph(few, to.width, bullet="  "), to)
-    told = ["error: the median over operations that the model of their kind had not seen"] if kinds else []
-    told.append(
-        f"the calibration is in {found['file']}, its operations in {found['rows_file'].name} beside it"
-    )
-    for text in told:
-        say(text)
+    if kinds:
+        say("error: the median over operations that the model of their kind had not seen")
+    say(f"the calibration is in {document['file']}, its operations in {document['rows_file'].name} beside it")
 
 
 def _advice(kinds: Sequence[Mapping[str, Any]], seconds: float) -> str | None:
     """What to do where kinds that nearly every network has are without a model."""
     from laptime.ops import registry
 
-    modelled = {one["kind"] for one in kinds if one["model"] and one["dtype"] == "float32"}
+    modelled = {row["kind"] for row in kinds if row["model"] and row["dtype"] == "float32"}
     missing = [name for name, kind in registry.kinds().items() if kind.common and name not in modelled]
     if not missing:
         return None

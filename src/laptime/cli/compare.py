@@ -12,10 +12,10 @@ from typer.core import TyperCommand
 from laptime.cli.options import EveryLayer, Json, wrong
 from laptime.cli.outcome import answer
 from laptime.cli.progress import waiting
-from laptime.errors import NotARun
 
 if TYPE_CHECKING:
-    from laptime.runs import Run
+    from laptime.views.comparison.predicted import PredictedComparison
+    from laptime.views.comparison.sides import ComparisonView
 
 _AGAINST = "--against"
 
@@ -64,64 +64,37 @@ def compare(
     A run and a file of `laptime predict --json` are set side by side layer by layer, with their errors; where
     the run was on another device than the predicted one, with ratios.
     """
-    from laptime.views.predicted_comparison import is_prediction
-
-    if any(is_prediction(path) for path in (*runs, *(against or ()))):
-        _with_prediction([*runs, *(against or ())], every_layer=every_layer, as_json=as_json)
-        return
     with waiting("reading"):
-        from laptime.views.comparison import compare as compared
-
-        a, b = _groups(runs, against)
-        found = compared(a, b, by_rank=by_rank)
+        view = _compared(runs, against, by_rank)
     if as_json:
-        answer(found)
+        answer(view.document())
         return
     from laptime.render.terminal import comparison_text, run_text
 
-    comparison_text.show(found, run_text.console(), every_layer=every_layer)
+    comparison_text.show(view, run_text.console(), every_layer=every_layer)
 
 
-def _with_prediction(paths: Sequence[Path], *, every_layer: bool, as_json: bool) -> None:
-    """One run and one prediction, in either order."""
-    from laptime.render.terminal import predicted_comparison_text, run_text
-    from laptime.runs import load
-    from laptime.views import predicted_comparison
+def _compared(
+    runs: Sequence[Path], against: Sequence[Path] | None, by_rank: bool
+) -> ComparisonView | PredictedComparison:
+    """Two groups of runs; or a run and a prediction, in either order."""
+    from laptime.cli.report import load_runs
+    from laptime.views.comparison import predicted
+    from laptime.views.comparison.sides import compare
 
-    saved = [path for path in paths if predicted_comparison.is_prediction(path)]
-    runs = [path for path in paths if path not in saved]
-    if len(saved) != 1 or len(runs) != 1:
-        wrong("RUN...", "a prediction is compared with one run; give one of each")
-    with waiting("reading"):
-        found = predicted_comparison.against(load(runs[0]), saved[0])
-    if as_json:
-        answer(found)
-        return
-    predicted_comparison_text.show(found, run_text.console(), every_layer=every_layer)
+    given = [*runs, *(against or ())]
+    saved = [path for path in given if predicted.is_prediction(path)]
+    if saved:
+        others = [path for path in given if path not in saved]
+        if len(saved) != 1 or len(others) != 1:
+            wrong("RUN...", "a prediction is compared with one run; give one of each")
+        from laptime.runs import load
 
-
-def _groups(runs: Sequence[Path], against: Sequence[Path] | None) -> tuple[list[Run], list[Run]]:
-    """(A, B). Two paths are A and B; with --against, that is A."""
-    if against:
-        return _loaded(against), _loaded(runs)
-    if len(runs) == 1:
+        return predicted.against(load(others[0]), saved[0])
+    if not against and len(runs) == 1:
         wrong("RUN...", "one run cannot be compared with itself; give a second, or --against RUN")
-    if len(runs) > 2:
+    if not against and len(runs) > 2:
         wrong("RUN...", "more than two: say which are the baseline with --against RUN...")
-    return _loaded(runs[:1]), _loaded(runs[1:])
-
-
-def _loaded(paths: Sequence[Path]) -> list[Run]:
-    """The runs at or below the paths, each once."""
-    from laptime.runs import find_runs, load
-
-    found: dict[Path, Run] = {}
-    for path in paths:
-        below = find_runs(path) if path.is_dir() else []
-        if path.is_dir() and not below:
-            from laptime.files.text import one_line
-
-            raise NotARun(f"{one_line(path)} holds no run; give the directory of a run or of several")
-        for one in below or [path]:
-            found.setdefault(one.resolve(), load(one))
-    return list(found.values())
+    sides = (against, runs) if against else (runs[:1], runs[1:])
+    a, b = ([run for each in load_runs(side) for run in each] for side in sides)
+    return compare(a, b, by_rank=by_rank)

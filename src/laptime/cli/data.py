@@ -48,15 +48,20 @@ def sync(
         Path | None, typer.Option("--classes-file", metavar="FILE", help="The same, one on each line.")
     ] = None,
     jobs: Annotated[int, typer.Option("--jobs", min=1, max=64, help="Files brought side by side.")] = 8,
+    max_files: Annotated[int, typer.Option("--max-files", min=1, help="Names in all listings.")] = 2_000_000,
+    max_gb: Annotated[float, typer.Option("--max-gb", min=0.0, help="What may be received.")] = 1000.0,
+    max_hours: Annotated[float, typer.Option("--max-hours", min=0.0, help="How long it may take.")] = 24.0,
     as_json: Json = False,
 ) -> None:
     """Bring class folders from a remote place. Run it again to go on, or to bring only what has changed."""
     if classes is not None and classes_file is not None:
         wrong("--classes / --classes-file", "give one of them")
     chosen = _chosen(classes, classes_file)
+    from laptime.training.data.sync import SyncLimits
     from laptime.training.data.sync import sync as sync_here
 
-    done = sync_here(remote, folder, classes=chosen, jobs=jobs, bar=progress, waiting=waiting)
+    limits = SyncLimits(files=max_files, bytes=int(max_gb * 1e9), seconds=max_hours * 3600)
+    done = sync_here(remote, folder, classes=chosen, jobs=jobs, limits=limits, bar=progress, waiting=waiting)
     _say_refused(done.refused)
     if done.empty:
         say(f"laptime: {len(done.empty)} classes hold no files there, such as {done.empty[0]}")
@@ -182,7 +187,7 @@ def _configuration(folder: Path, size: int, batch: int | None) -> str:
 
 def _fitting_batch(counts: Iterable[int], usual: int) -> int | None:
     """The largest power of two that what is trained on fills once; None where the usual batch does."""
-    from laptime.training.config.schema import FolderData
+    from laptime.training.data.kinds import FolderData
     from laptime.training.data.layout import held_of
 
     share = FolderData.model_fields["validation_share"].default

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from laptime.cli.options import Json
-from laptime.cli.outcome import answer, print_out, say
+from laptime.cli.outcome import Outcome, print_out, say, verb
 
 if TYPE_CHECKING:
     from laptime.hardware import Device
@@ -18,16 +17,15 @@ _NAME = Annotated[
     typer.Argument(
         metavar="NAME",
         help="A name such as h100-sxm, a file of your own such as ./mine.toml, or a text to look for.",
-        show_default=False,
     ),
 ]
 
 
+@verb
 def devices(
     name: _NAME = None,
     links: Annotated[bool, typer.Option("--links", help="Links and storage instead of devices.")] = False,
-    as_json: Json = False,
-) -> None:
+) -> Outcome:
     """List the devices that predictions can be made for; with a NAME, every figure of one and its source.
 
     A device of your own is a TOML file with name, kind, memory_bandwidth_gbs and fp32 (TFLOP/s), given by its
@@ -36,15 +34,15 @@ def devices(
     from laptime import hardware
 
     if links:
-        _show_links(as_json)
-        return
-    found = hardware.devices() if name is None else _matching(name)
-    if as_json:
-        answer({"devices": [_document(one) for one in found]})
-    elif name is not None and len(found) == 1:
-        _print_one(found[0])
-    else:
-        _print_table(found)
+        return Outcome(
+            document={"links": hardware.links(), "storage": hardware.storages()}, show=_print_links
+        )
+    chosen = hardware.devices() if name is None else _matching(name)
+    alone = name is not None and len(chosen) == 1
+    return Outcome(
+        document={"devices": [_document(device) for device in chosen]},
+        show=lambda: _print_one(chosen[0]) if alone else _print_table(chosen),
+    )
 
 
 def _matching(text: str) -> tuple[Device, ...]:
@@ -56,75 +54,82 @@ def _matching(text: str) -> tuple[Device, ...]:
         return (hardware.device(text),)
     except (UnknownDevice, AmbiguousDevice):
         wanted = text.lower()
-        found = tuple(
-            one
-            for one in hardware.devices()
-            if any(wanted in str(word).lower() for word in (one.name, one.title, one.architecture, one.kind))
+        matching = tuple(
+            device
+            for device in hardware.devices()
+            for words in ((device.name, device.title, device.architecture, device.kind),)
+            if any(wanted in str(word).lower() for word in words)
         )
-        if not found:
+        if not matching:
             raise
-        return found
+        return matching
 
 
-def _document(one: Device) -> dict[str, Any]:
+def _document(device: Device) -> dict[str, Any]:
     from laptime import hardware
     from laptime.files.write import plain
 
-    peaks = {precision: _peak(one, precision) for precision in hardware.PRECISIONS}
-    document: dict[str, Any] = plain(one)
-    return {**document, "peaks": peaks, "price": hardware.price(one)}
+    peaks = {precision: _peak(device, precision) for precision in hardware.PRECISIONS}
+    document: dict[str, Any] = plain(device)
+    return {**document, "peaks": peaks, "price": hardware.price(device)}
 
 
-def _peak(one: Device, precision: str) -> Any:
+def _peak(device: Device, precision: str) -> Any:
     from laptime.errors import HardwareError
 
     try:
-        return one.peak_of(precision)
+        return device.peak_of(precision)
     except HardwareError:
         return None
 
 
-def _print_table(found: Sequence[Device]) -> None:
+def _print_table(chosen: Sequence[Device]) -> None:
     from laptime import hardware
     from laptime.render.terminal import run_text
-    from laptime.render.terminal.columns import Column, left_out, paragraph, table
+    from laptime.render.terminal.fit import paragraph
+    from laptime.render.terminal.table import left_out, table_lines
+    from laptime.views.table import Column, table_of
 
-    costs = {one.name: hardware.price(one) for one in found}
+    costs = {device.name: hardware.price(device) for device in chosen}
     columns: list[tuple[str, int, Callable[[Device], Any]]] = [
-        ("GiB", 0, lambda one: one.memory_gib),
-        ("GB/s", 0, lambda one: one.memory_bandwidth_gbs),
-        ("fp32", 0, lambda one: one.fp32),
-        ("tf32", 2, lambda one: one.tf32),
-        ("fp16", 0, lambda one: one.fp16 or one.fp16_vector),
-        ("bf16", 1, lambda one: one.bf16),
-        ("W", 3, lambda one: one.tdp_w),
-        ("$/h", 4, lambda one: (cost := costs[one.name]) and f"{cost.dollars_per_hour:.2f}"),
-        ("year", 5, lambda one: one.year and str(one.year)),
+        ("GiB", 0, lambda device: device.memory_gib),
+        ("GB/s", 0, lambda device: device.memory_bandwidth_gbs),
+        ("fp32", 0, lambda device: device.fp32),
+        ("tf32", 2, lambda device: device.tf32),
+        ("fp16", 0, lambda device: device.fp16 or device.fp16_vector),
+        ("bf16", 1, lambda device: device.bf16),
+        ("W", 3, lambda device: device.tdp_w),
+        ("$/h", 4, lambda device: (cost := costs[device.name]) and f"{cost.dollars_per_hour:.2f}"),
+        ("year", 5, lambda device: device.year and str(device.year)),
     ]
     to = run_text.console()
-    first = Column(title="device", cells=[one.name for one in found], words=True)
+    names = (Column(title="device", words=True), [_cell(device.name) for device in chosen])
     rest = [
-        Column(title=title, cells=[_cell(read(one)) for one in found], needed=needed)
-        for title, needed, read in columns
+        (Column(title=title, priority=priority, optional=True), [_cell(read(device)) for device in chosen])
+        for title, priority, read in columns
     ]
-    run_text.print_lines(table([first, *rest], to.width), to)
+    table = table_of("devices", [names, *rest])
+    run_text.print_lines(table_lines(table, to.width), to)
     words = "fp32 to bf16 in TFLOP/s, dense; $/h an example."
-    if gone := left_out([first, *rest], to.width):
+    if gone := left_out(table, to.width):
         words += f" No room for {', '.join(gone)}: a wider terminal or --json has them."
     for line in paragraph(f"{words} `laptime devices NAME` gives all figures and sources", to.width):
         say(line.plain)
 
 
-def _print_one(one: Device) -> None:
+def _print_one(device: Device) -> None:
     from laptime import hardware
     from laptime.render.terminal import run_text
-    from laptime.render.terminal.columns import Column, paragraph, table
+    from laptime.render.terminal.fit import paragraph
+    from laptime.render.terminal.table import table_lines
+    from laptime.views.format import name
+    from laptime.views.table import Column, table_of
 
     to = run_text.console()
     width = min(to.width, 140)
-    document = _document(one)
-    print_out(f"{one.title} ({one.name})")
-    told = [("also", ", ".join(one.aliases)), ("note", one.note)]
+    document = _document(device)
+    print_out(f"{name(device.title)} ({name(device.name)})")
+    told = [("also", ", ".join(device.aliases)), ("note", device.note)]
     told += [
         (f"in {precision}", peak.fallback)
         for precision in hardware.PRECISIONS
@@ -133,28 +138,26 @@ def _print_one(one: Device) -> None:
     if (cost := document["price"]) is not None:
         kind = "example" if cost.example else "your price"
         told.append(("price", f"{cost.dollars_per_hour:.2f} $/h ({kind}, {cost.date}): {cost.source}"))
-    if one.memory_gib is None:
+    if device.memory_gib is None:
         told.append(("memory", "not known, so whether a network fits cannot be said"))
     for title, words in told:
         if words:
-            run_text.print_lines(paragraph(words, width, bullet=f"{title:<8}"), to)
+            run_text.print_lines(paragraph(name(words), width, bullet=f"{title:<8}"), to)
     print_out()
-    figures = list(one.sources)
-    run_text.print_lines(
-        table(
-            [
-                Column(title="figure", cells=[_figure(figure) for figure in figures], words=True),
-                Column(title="value", cells=[_cell(getattr(one, figure)) for figure in figures]),
-                Column(title="", cells=["est." if f in one.estimated else "" for f in figures], words=True),
-                Column(title="source", cells=_numbered(one.sources.values()), words=True),
-            ],
-            width,
-        ),
-        to,
+    figures = list(device.sources)
+    table = table_of(
+        "figures",
+        [
+            (Column(title="figure", words=True), [_figure(figure) for figure in figures]),
+            (Column(title="value"), [_cell(getattr(device, figure)) for figure in figures]),
+            (Column(title="", words=True), ["est." if f in device.estimated else "" for f in figures]),
+            (Column(title="source", words=True), _numbered(device.sources.values())),
+        ],
     )
+    run_text.print_lines(table_lines(table, width), to)
     print_out()
-    for place, source in enumerate(dict.fromkeys(one.sources.values()), 1):
-        run_text.print_lines(paragraph(source, width, bullet=f"[{place}] "), to)
+    for place, source in enumerate(dict.fromkeys(device.sources.values()), 1):
+        run_text.print_lines(paragraph(name(source), width, bullet=f"[{place}] "), to)
 
 
 def _figure(name: str) -> str:
@@ -166,30 +169,28 @@ def _numbered(sources: Any) -> list[str]:
     return [places[source] for source in sources]
 
 
-def _show_links(as_json: bool) -> None:
+def _print_links() -> None:
     from laptime import hardware
     from laptime.render.terminal import run_text
-    from laptime.render.terminal.columns import Column, table
+    from laptime.render.terminal.table import table_lines
+    from laptime.views.table import Column, Table
 
     links, storage = hardware.links(), hardware.storages()
-    if as_json:
-        answer({"links": links, "storage": storage})
-        return
     to = run_text.console()
-    joints = [
-        Column(title="link", cells=[one.name for one in links], words=True),
-        Column(title="GB/s", cells=[_cell(one.bandwidth_gbs) for one in links]),
-        Column(title="µs", cells=[_cell(one.latency_us) for one in links]),
-        Column(title="", cells=[one.title for one in links], needed=1, words=True),
-    ]
-    drives = [
-        Column(title="storage", cells=[one.name for one in storage], words=True),
-        Column(title="GB/s", cells=[_cell(one.read_gbs) for one in storage]),
-        Column(title="", cells=[one.title for one in storage], needed=1, words=True),
-    ]
-    run_text.print_lines(table(joints, to.width), to)
+    speed, about = Column(title="GB/s"), Column(title="", priority=1, words=True)
+    joints = Table(
+        name="links",
+        columns=[Column(title="link", words=True), speed, Column(title="µs"), about],
+        rows=[[*map(_cell, (link.name, link.bandwidth_gbs, link.latency_us, link.title))] for link in links],
+    )
+    drives = Table(
+        name="storage",
+        columns=[Column(title="storage", words=True), speed, about],
+        rows=[[*map(_cell, (drive.name, drive.read_gbs, drive.title))] for drive in storage],
+    )
+    run_text.print_lines(table_lines(joints, to.width), to)
     print_out()
-    run_text.print_lines(table(drives, to.width), to)
+    run_text.print_lines(table_lines(drives, to.width), to)
 
 
 def _cell(value: Any) -> str:

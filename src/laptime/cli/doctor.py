@@ -5,76 +5,71 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-import typer
-
-from laptime.cli.options import Json
-from laptime.cli.outcome import answer, print_out
+from laptime.cli.outcome import Outcome, print_out, verb
 from laptime.cli.progress import waiting
 
 
-def doctor(as_json: Json = False) -> None:
+@verb
+def doctor() -> Outcome:
     """Check versions, devices, clocks and settings, and say what would make times steadier."""
     with waiting("examining this machine"):
         from laptime.cli.doctor_checks import examine
 
-        found = examine()
-        found["verdict"] = verdict(found)
-    if as_json:
-        answer(found)
-    else:
-        _print(found)
-    if not found["ready"]:
-        raise typer.Exit(1)
+        machine = examine()
+        machine["verdict"] = verdict(machine)
+    return Outcome(document=machine, show=lambda: _print(machine), status=0 if machine["ready"] else 1)
 
 
-def verdict(found: Mapping[str, Any]) -> str:
+def verdict(machine: Mapping[str, Any]) -> str:
     """One sentence on whether recording works here, and how well."""
-    if not found["ready"]:
-        return f"not ready: {found['problem']}; pip install torch (runs can be shown and queried without it)"
-    ready = f"ready to record on {', '.join(found['devices'])}"
-    count = len(found["advice"])
+    if not machine["ready"]:
+        return (
+            f"not ready: {machine['problem']}; pip install torch (runs can be shown and queried without it)"
+        )
+    ready = f"ready to record on {', '.join(machine['devices'])}"
+    count = len(machine["advice"])
     if not count:
         return f"{ready}; nothing to change"
     return f"{ready}; {'one thing' if count == 1 else f'{count} things'} above would make times better"
 
 
-def _print(found: Mapping[str, Any]) -> None:
+def _print(machine: Mapping[str, Any]) -> None:
     from laptime.render.terminal import run_text
-    from laptime.render.terminal.columns import paragraph
+    from laptime.render.terminal.fit import paragraph
 
     to = run_text.console()
     width = min(to.width, 100)
-    advice = [("advice", line) for line in found["advice"]]
-    for title, words in (*_facts(found), *advice):
+    advice = [("advice", line) for line in machine["advice"]]
+    for title, words in (*_facts(machine), *advice):
         run_text.print_lines(paragraph(words, width, bullet=f"{title:<12}"), to)
     print_out()
-    run_text.print_lines(paragraph(f"Verdict: {found['verdict']}.", width, style="bold"), to)
+    run_text.print_lines(paragraph(f"Verdict: {machine['verdict']}.", width, style="bold"), to)
 
 
-def _facts(found: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    cores = found["cores"]
-    threads = "" if not found["ready"] else f", {found['environment']['threads']} torch threads"
+def _facts(machine: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    cores = machine["cores"]
+    threads = "" if not machine["ready"] else f", {machine['environment']['threads']} torch threads"
     load = "" if cores["load"] is None else f", load {cores['load']:.1f}"
-    if found["ready"]:
-        here = found["environment"]
+    if machine["ready"]:
+        here = machine["environment"]
         yield "laptime", f"{here['laptime']}, Python {here['python']}, torch {here['torch']}"
-    yield "packages", _versions(found["packages"])
-    for extra, versions in found["extras"].items():
+    yield "packages", _versions(machine["packages"])
+    for extra, versions in machine["extras"].items():
         missing = any(version is None for version in versions.values())
         yield "extra", _versions(versions) + (f": pip install 'laptime[{extra}]'" if missing else "")
     yield "cores", f"{cores['usable']} usable of {cores['all']}{threads}{load}"
-    if found["ready"]:
-        yield from _devices(found)
+    if machine["ready"]:
+        yield from _devices(machine)
 
 
 def _versions(versions: Mapping[str, str | None]) -> str:
     return ", ".join(f"{name} {version or 'not installed'}" for name, version in versions.items())
 
 
-def _devices(found: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    here = found["environment"]
+def _devices(machine: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    here = machine["environment"]
     yield "system", here["platform"]
-    for device, facts in found["devices"].items():
+    for device, facts in machine["devices"].items():
         more = f"{here['cpu_capability']}, {_gibibytes(here['memory_bytes'])}"
         if device != "cpu":
             more = (
@@ -83,13 +78,13 @@ def _devices(found: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
         yield device, f"{facts['name']}, {more}"
     variables = [f"{name}={value}" for name, value in here["variables"].items()]
     yield "variables", ", ".join(variables) or "none that matter are set"
-    for clock in found["clocks"]:
+    for clock in machine["clocks"]:
         resolution, mark = clock["resolution_s"] * 1e9, clock["mark_s"] * 1e6
         yield (
             "clock",
             f"{clock['device']}: a mark costs {mark:.2f} µs, the host's clock ticks in {resolution:.0f} ns",
         )
-    steady = found["steadiness"]
+    steady = machine["steadiness"]
     half = f"half of {steady['count']} equal pieces of work within ±{steady['spread'] / 2:.1%}"
     yield "steadiness", f"{steady['noise']}: {half}"
 

@@ -27,18 +27,18 @@ _OTHER_ALLOCATORS = ("jemalloc", "tcmalloc", "mimalloc")
 
 def examine() -> dict[str, Any]:
     """Everything there is to know before recording. `ready` is False where nothing can be recorded."""
-    found: dict[str, Any] = {
+    machine: dict[str, Any] = {
         "packages": {name: _version(name) for name in PACKAGES},
         "extras": {extra: {name: _version(name) for name in names} for extra, names in EXTRAS.items()},
         "cores": {"all": os.cpu_count(), "usable": usable_cores(), "load": _load()},
     }
     try:
-        found |= _with_torch()
+        machine |= _with_torch()
     except ImportError as error:
-        found |= {"ready": False, "problem": f"torch cannot be imported: {error}", "advice": []}
-        return found
-    found["advice"] = list(advice(found, dict(os.environ)))
-    return found
+        machine |= {"ready": False, "problem": f"torch cannot be imported: {error}", "advice": []}
+        return machine
+    machine["advice"] = list(advice(machine, dict(os.environ)))
+    return machine
 
 
 def _with_torch() -> dict[str, Any]:
@@ -109,7 +109,7 @@ def _steadiness() -> dict[str, Any]:
     import torch
 
     from laptime.model import summarize
-    from laptime.views.run_view import statistics
+    from laptime.views.run_document import statistics
 
     matrix = torch.rand(384, 384)
     for _ in range(3):
@@ -123,9 +123,9 @@ def _steadiness() -> dict[str, Any]:
     return statistics(summarize(samples)) or {}
 
 
-def advice(found: Mapping[str, Any], variables: Mapping[str, str]) -> Iterator[str]:
+def advice(machine: Mapping[str, Any], variables: Mapping[str, str]) -> Iterator[str]:
     """What would make times steadier or truer here, each with the line to type."""
-    usable, threads = found["cores"]["usable"], found["environment"]["threads"]
+    usable, threads = machine["cores"]["usable"], machine["environment"]["threads"]
     missing = {name: value for name, value in STEADY_MALLOC.items() if name not in variables}
     preloaded = any(name in variables.get("LD_PRELOAD", "") for name in _OTHER_ALLOCATORS)
     if missing and not preloaded and platform.libc_ver()[0] == "glibc":
@@ -135,10 +135,10 @@ def advice(found: Mapping[str, Any], variables: Mapping[str, str]) -> Iterator[s
         yield f"torch has {threads} threads for {usable} cores, too many: export OMP_NUM_THREADS={usable}"
     if variables.get("CUDA_LAUNCH_BLOCKING", "0") not in ("", "0"):
         yield "CUDA_LAUNCH_BLOCKING makes the host wait for every kernel: unset CUDA_LAUNCH_BLOCKING"
-    load = found["cores"]["load"] or 0.0
+    load = machine["cores"]["load"] or 0.0
     if load > usable + 0.5:
         yield f"other processes are busy (load {load:.1f} on {usable} cores): times will be noisy"
-    elif found["steadiness"].get("noise") == "unreliable":
+    elif machine["steadiness"].get("noise") == "unreliable":
         yield "the same work took very different times just now: look for other processes or power saving"
-    if found["mps"]:
+    if machine["mps"]:
         yield "this Mac's GPU (mps) cannot be timed yet: record on the cpu"

@@ -45,7 +45,6 @@ def export(
             metavar="URI",
             help="A run in MLflow: a folder, http://host:port or sqlite:///mlflow.db. "
             "An earlier export of the same run there is replaced.",
-            show_default=False,
         ),
     ] = None,
     experiment: Annotated[
@@ -54,7 +53,6 @@ def export(
             "--experiment",
             metavar="NAME",
             help="MLflow's experiment; by default the name of the folder that the run lies in.",
-            show_default=False,
         ),
     ] = None,
     out: Annotated[
@@ -63,7 +61,6 @@ def export(
             "--out",
             help="The trace's file, the folder of the CSV files, or TensorBoard's folder of runs; "
             "by default inside the run.",
-            show_default=False,
         ),
     ] = None,
     as_json: Json = False,
@@ -108,17 +105,17 @@ def _write(
 
     for path in runs:
         run = load(path)
-        one: dict[str, Any] = {"run": str(run.path), "files": []}
-        written.append(one)
+        document: dict[str, Any] = {"run": str(run.path), "files": []}
+        written.append(document)
         for step in steps:
-            one["files"] += [str(file) for file in step(run)]
+            document["files"] += [str(file) for file in step(run)]
         if send is not None:
-            one["mlflow"] = send(run)
+            document["mlflow"] = send(run)
 
 
 def _lines(written: Sequence[Mapping[str, Any]]) -> Iterator[str]:
-    for one in written:
-        yield from (*one["files"], *_sent(one.get("mlflow")))
+    for document in written:
+        yield from (*document["files"], *_sent(document.get("mlflow")))
 
 
 def _csv(run: Run, out: Path | None) -> list[Path]:

@@ -1,4 +1,4 @@
-"""Options that several verbs share, and the compact notations they are written in."""
+"""Arguments and options that several verbs share, and the compact notations they are written in."""
 
 from __future__ import annotations
 
@@ -9,12 +9,14 @@ from typing import Annotated, NoReturn
 
 import typer
 
-Runs = Annotated[list[Path], typer.Argument(metavar="RUN...", help="Run directories.", show_default=False)]
+Runs = Annotated[list[Path], typer.Argument(metavar="RUN...", help="Run directories.")]
+Device = Annotated[
+    str | None, typer.Option("--device", help="cpu, cuda or cuda:N; by default a GPU if there is one.")
+]
 EveryLayer = Annotated[bool, typer.Option("--all", help="Every layer, however many there are.")]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document instead of tables.")]
 Out = Annotated[
-    Path | None,
-    typer.Option("--out", help="The run directory; by default a new one under runs/.", show_default=False),
+    Path | None, typer.Option("--out", help="The run directory; by default a new one under runs/.")
 ]
 Layers = Annotated[
     str,
@@ -47,10 +49,10 @@ def step_numbers(text: str) -> list[int]:
     """`40,50-52` as step numbers."""
     numbers: set[int] = set()
     for part in filter(None, (part.strip() for part in text.split(","))):
-        found = re.fullmatch(r"(\d+)(?:-(\d+))?", part)
-        if not found:
+        match = re.fullmatch(r"(\d+)(?:-(\d+))?", part)
+        if not match:
             wrong("--kernels", f"{part!r} is not a step number such as 40, nor a range such as 40-42")
-        first, last = int(found[1]), int(found[2] or found[1])
+        first, last = int(match[1]), int(match[2] or match[1])
         if last - first > 1000 or last < first:
             wrong("--kernels", f"{part!r} is not a short range of steps; tracing is for a few of them")
         numbers.update(range(first, last + 1))

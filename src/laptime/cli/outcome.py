@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import errno
+import inspect
 import json
 import os
 import shlex
 import sys
+from collections.abc import Callable
 from contextlib import suppress
-from typing import Any, NoReturn
+from dataclasses import dataclass
+from functools import wraps
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import typer
 from typer.core import TyperGroup
 
 from laptime import __version__
+from laptime.cli.options import Json
 from laptime.errors import LaptimeError
 from laptime.files.text import first_line, one_line, visible
 
@@ -23,9 +28,41 @@ _ClickException: type[Exception] = typer.BadParameter.__mro__[2]
 TRACEBACK = "LAPTIME_TRACEBACK"
 """Set, an unexpected error leaves its traceback in a file and names it."""
 
+if TYPE_CHECKING:
+    from laptime.views.run_view import RunView
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """The result of a verb: a document for `--json`, and a function that shows the same to a reader."""
+
+    document: Any
+    show: Callable[[], None]
+    status: int = 0
+
+
+def verb(function: Callable[..., Outcome]) -> Callable[..., None]:
+    """A command of a function that returns its outcome: takes `--json`, prints one of the two, and exits."""
+
+    @wraps(function)
+    def command(*, as_json: bool, **options: Any) -> None:
+        outcome = function(**options)
+        if as_json:
+            answer(outcome.document)
+        else:
+            outcome.show()
+        if outcome.status:
+            raise typer.Exit(outcome.status)
+
+    signature = inspect.signature(function, eval_str=True)
+    last = inspect.Parameter("as_json", inspect.Parameter.KEYWORD_ONLY, default=False, annotation=Json)
+    parameters = [*signature.parameters.values(), last]
+    command.__signature__ = signature.replace(parameters=parameters, return_annotation=None)  # type: ignore[attr-defined]
+    return command
+
 
 class Commands(TyperGroup):
-    """The verbs. What goes wrong in any of them is told in one line on standard error."""
+    """The verbs. What goes wrong in any of them is said in one line on standard error."""
 
     def invoke(self, ctx: Any) -> Any:
         """Run the verb that was asked for."""
@@ -100,6 +137,13 @@ def answer(document: Any) -> None:
     from laptime.files.write import plain
 
     print(json.dumps(plain(document), indent=1, allow_nan=False))
+
+
+def show_run(view: RunView, *, every_layer: bool = False) -> None:
+    """The tables of a run on the terminal."""
+    from laptime.render.terminal import run_text
+
+    run_text.show(view, run_text.console(), every_layer=every_layer)
 
 
 def forgive_encoding() -> None:

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast, get_args
 
 from laptime.cli import predict_options as options
-from laptime.cli.options import EveryLayer, Json, wrong
-from laptime.cli.outcome import answer, say
-from laptime.cli.predict_checks import above_0, check_gpus, check_training, named_device
-from laptime.cli.predict_document import document
-from laptime.cli.predict_target import Read, Subject, Words, subject
+from laptime.cli import synthetic
+from laptime.cli.options import EveryLayer, wrong
+from laptime.cli.outcome import Outcome, say, verb
 from laptime.cli.progress import waiting
+from laptime.cli.quiet import quiet_torch
 
 if TYPE_CHECKING:
     from laptime.estimate.choose_device import DeviceChoice
@@ -23,8 +22,11 @@ if TYPE_CHECKING:
     from laptime.hardware import Device
     from laptime.model import Workload
     from laptime.model.prediction import Prediction
+    from laptime.training.prediction_target import PredictionTarget
+    from laptime.views.prediction.view import PredictionView
 
 
+@verb
 def predict(
     name: options.Target,
     device: options.Devices = None,
@@ -54,8 +56,7 @@ def predict(
     direct: options.Direct = False,
     save: options.Save = None,
     every_layer: EveryLayer = False,
-    as_json: Json = False,
-) -> None:
+) -> Outcome:
     """Predict the time of a training step, layer by layer, without running it.
 
     Times of an H200, and of what `laptime calibrate` ran on, rest on measured operations; those of other
@@ -63,9 +64,9 @@ def predict(
     """
     counts = _numbers("--gpus", gpus)
     sizes = None if batch is None else _numbers("--batch", batch)
-    above_0(samples=samples, epochs=epochs, price=price, within=within, under=under, decode_rate=decode_rate)
-    check_gpus(counts, gpus_per_link)
-    check_training(samples, epochs, within, under)
+    _above_0(samples=samples, epochs=epochs, price=price, within=within, under=under, decode_rate=decode_rate)
+    _check_gpus(counts, gpus_per_link)
+    _check_training(samples, epochs, within, under)
     if same_samples and (samples is not None or epochs is not None):
         wrong("--same-samples", "it is for one step; hours are of GPUs with samples of their own")
     feed = _feed(
@@ -75,8 +76,7 @@ def predict(
     training = {"samples": samples, "epochs": epochs, "price_per_hour": price}
     with waiting("reading the network"):
         chosen = _devices(device, within is not None or under is not None, counts)
-        words = Words(inputs=inputs, precision=precision, optimizer=optimizer, inference=inference)
-        asked = subject(name, words)
+        asked = _target(name, inputs, precision, optimizer, inference)
         if explain and inference and not asked.traced:
             wrong("--explain", "of a run it explains training steps; name the network instead")
         sizes = sizes or [asked.batch]
@@ -91,14 +91,88 @@ def predict(
     found = _waited(fed) or alone
     choices = _choices(found, within, under)
     explained = _explained(found, choices, asked.read, chosen, feed is not None) if explain else None
-    if as_json:
-        answer(document(found, fed, room, choices, explained))
-        return
+    from laptime.views.prediction.view import DataFlow, PredictionView
+
+    view = PredictionView(
+        predictions=tuple(found),
+        flows=tuple(map(DataFlow.of, fed)),
+        largest=tuple(room),
+        choices=tuple(choices),
+        explanation=explained,
+    )
+    return Outcome(document=view.document(), show=lambda: _show(view, every_layer))
+
+
+def _show(view: PredictionView, every_layer: bool) -> None:
     from laptime.render.terminal import prediction, run_text
 
     to = run_text.console()
-    shown = prediction.Shown(predictions=found, fed=fed, largest=room, choices=choices, explanation=explained)
-    run_text.print_lines(prediction.lines(shown, to.width, every_layer=every_layer), to)
+    run_text.print_lines(prediction.lines(view, to.width, every_layer=every_layer), to)
+
+
+def _above_0(**given: float | None) -> None:
+    """Options that are a number above 0 where they are given, by their names with underscores."""
+    for name, value in given.items():
+        if value is not None and not (math.isfinite(value) and value > 0):
+            wrong(f"--{name.replace('_', '-')}", f"{value:g} is not a number above 0")
+
+
+def _check_training(
+    samples: int | None, epochs: int | None, within: float | None, under: float | None
+) -> None:
+    """Epochs alone say nothing; a choice needs the whole training."""
+    if (within is not None or under is not None) and (samples is None or epochs is None):
+        asking = "--within" if within is not None else "--under"
+        wrong(asking, "it is about the whole training; give --samples and --epochs too")
+    if epochs is not None and samples is None:
+        wrong("--epochs", "how many samples has an epoch? give --samples too")
+
+
+def _check_gpus(counts: Sequence[int], gpus_per_link: int | None) -> None:
+    """As many as one node has, and no more of them at a link."""
+    from laptime.estimate.predict import MOST_GPUS
+
+    if max(counts) > MOST_GPUS:
+        wrong("--gpus", f"{max(counts)} GPUs are more than one node has; give {MOST_GPUS} at most")
+    if gpus_per_link is not None and gpus_per_link > min(counts):
+        wrong("--gpus-per-link", f"{gpus_per_link} GPUs cannot share a link where --gpus is {min(counts)}")
+
+
+def _named_device(name: str, counts: Sequence[int]) -> Device:
+    """The device of that name, as many of it as were asked for."""
+    from laptime.estimate import device_speed
+
+    found = device_speed.device(name)
+    if found.kind == "cpu" and max(counts) > 1:
+        wrong("--gpus", f"{found.name} is a CPU, of which a node has no {max(counts)}; leave --gpus out")
+    return found
+
+
+def _target(
+    name: str, inputs: Sequence[str] | None, precision: str | None, optimizer: str | None, inference: bool
+) -> PredictionTarget:
+    """What is predicted; an option that it cannot take ends the command."""
+    quiet_torch()
+    from laptime.errors import FixedOption, UnknownInput
+    from laptime.training.prediction_target import NetworkOptions, prediction_target
+
+    try:
+        shapes = [synthetic.parse(text) for text in inputs or ()]
+    except ValueError as error:
+        wrong("--input", str(error))
+    options = NetworkOptions(
+        inputs=[(one.shape, one.dtype) for one in shapes] or None,
+        precision=precision,
+        optimizer=optimizer,
+        mode="inference" if inference else None,
+    )
+    try:
+        return prediction_target(name, options)
+    except FixedOption as error:
+        option = {"inputs": "--input", "mode": "--inference"}.get(error.option, f"--{error.option}")
+        wrong(option, error.reason)
+    except UnknownInput as error:
+        wrong("--input", str(error))
 
 
 def _numbers(option: str, text: str) -> list[int]:
@@ -161,10 +235,10 @@ def _devices(asked: Sequence[str] | None, choosing: bool, counts: Sequence[int])
 
     names = [part for text in asked or () for part in _names(text)]
     if names and "all" not in names:
-        found = [named_device(one, counts) for one in names]
+        found = [_named_device(one, counts) for one in names]
         return list({one.name: one for one in found}.values())
     if not names and not choosing:
-        return [named_device("h200", counts)]
+        return [_named_device("h200", counts)]
     every = hardware.devices()
     if choosing:
         every = tuple(one for one in every if hardware.price(one) is not None)
@@ -181,7 +255,7 @@ def _names(text: str) -> list[str]:
 
 
 def _predicted(
-    asked: Subject,
+    asked: PredictionTarget,
     sizes: Sequence[int],
     devices: Sequence[Device],
     counts: Sequence[int],
@@ -206,7 +280,7 @@ def _priced(made: Prediction, device: Device) -> Prediction:
 
 
 def _largest(
-    asked: Subject,
+    asked: PredictionTarget,
     start: int,
     devices: Sequence[Device],
     counts: Sequence[int],
@@ -225,7 +299,9 @@ def _largest(
     ]
 
 
-def _fed(feed: Feed, found: Sequence[Prediction], read: Read, devices: Sequence[Device]) -> list[Fed]:
+def _fed(
+    feed: Feed, found: Sequence[Prediction], read: Callable[[int], Workload], devices: Sequence[Device]
+) -> list[Fed]:
     from laptime.estimate import dataflow_step
 
     by_name = {one.name: one for one in devices}
@@ -248,7 +324,7 @@ def _choices(found: Sequence[Prediction], within: float | None, under: float | N
 def _explained(
     found: Sequence[Prediction],
     choices: Sequence[DeviceChoice],
-    read: Read,
+    read: Callable[[int], Workload],
     devices: Sequence[Device],
     flows: bool,
 ) -> Explanation | None:

@@ -11,7 +11,8 @@ Target = Annotated[
     str,
     typer.Argument(
         metavar="TARGET",
-        help="A network of the zoo, module:callable, a recorded run, or a saved workload (.json).",
+        help="A network of the zoo or a type of transformers (gpt2), module:callable, file.py:callable, a "
+        "recorded run, or a saved workload (.json).",
     ),
 ]
 Devices = Annotated[

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from laptime.cli import synthetic
-from laptime.cli.options import EveryLayer, Granularity, Json, Layers, Out, granularity, wrong
-from laptime.cli.outcome import answer, say
+from laptime.cli.options import Device, EveryLayer, Granularity, Layers, Out, granularity, wrong
+from laptime.cli.outcome import Outcome, say, show_run, verb
 from laptime.cli.progress import progress, waiting
 from laptime.cli.quiet import quiet_torch
 from laptime.errors import BadTarget, LaptimeError
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from torch import Tensor, nn
 
     from laptime.training.objectives import Objective
+    from laptime.views.run_view import RunView
 
 WARM_UP = 3
 TRACED = 2
@@ -31,22 +32,18 @@ _INPUT_HELP = (
 )
 
 
+@verb
 def profile(
     name: Annotated[str, typer.Argument(metavar="TARGET", help="A network of the zoo, or module:callable.")],
-    inputs: Annotated[
-        list[str] | None, typer.Option("--input", metavar="SAMPLE", help=_INPUT_HELP, show_default=False)
-    ] = None,
+    inputs: Annotated[list[str] | None, typer.Option("--input", metavar="SAMPLE", help=_INPUT_HELP)] = None,
     batch: Annotated[int, typer.Option("--batch", min=1, help="Samples in a step.")] = 16,
-    device: Annotated[
-        str | None, typer.Option("--device", help="cpu, cuda or cuda:N; by default a GPU if there is one.")
-    ] = None,
+    device: Device = None,
     steps: Annotated[int, typer.Option("--steps", min=1, help="Steps to record, after the warm-up.")] = 20,
     inference: Annotated[bool, typer.Option("--inference", help="Forward passes only.")] = False,
     layers: Layers = "layer",
     out: Out = None,
     every_layer: EveryLayer = False,
-    as_json: Json = False,
-) -> None:
+) -> Outcome:
     """Train a network for a few steps and show where the time goes.
 
     A network of the zoo is trained for what it is meant for, on a batch of its own data. Any other, or one
@@ -59,34 +56,31 @@ def profile(
         from laptime.training.device_setup import choose_device
 
         place, why = choose_device(device)
-        subject = Subject.of(name, target.network(name).to(place), samples, batch, place, inference)
+        subject = ProfiledNetwork.of(name, target.network(name).to(place), samples, batch, place, inference)
     say(f"{name}: input {subject.shapes}, batch {batch}, device {place} ({why})")
-    found = _recorded(subject, steps, division, out)
-    if as_json:
-        answer(found)
-        return
-    from laptime.render.terminal import run_text
+    from laptime.views.run_document import document
 
-    run_text.show(found, run_text.console(), every_layer=every_layer)
+    view = _recorded(subject, steps, division, out)
+    return Outcome(document=document(view), show=lambda: show_run(view, every_layer=every_layer))
 
 
 def _samples(name: str, inputs: Sequence[str] | None) -> list[synthetic.Sample]:
     """What is fed to the network; nothing if a network of the zoo brings its own."""
     try:
-        found = [synthetic.parse(text) for text in inputs or ()]
+        samples = [synthetic.parse(text) for text in inputs or ()]
     except ValueError as error:
         wrong("--input", str(error))
-    if not found and ":" in name:
+    if not samples and ":" in name:
         target.attribute(name)  # a name that leads nowhere is the first thing to mend
         wrong(
             "--input", f"{name} does not say what it takes; give the shape of one sample, such as 3x224x224"
         )
-    return found
+    return samples
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Subject:
-    """A network, what it is fed, and one step of it."""
+class ProfiledNetwork:
+    """A network, the batch it gets, and one step of it."""
 
     name: str
     network: nn.Module
@@ -104,8 +98,8 @@ class Subject:
         size: int,
         device: torch.device,
         inference: bool,
-    ) -> Subject:
-        """A subject that has taken its warm-up steps: what cannot be run is told here, in one line."""
+    ) -> ProfiledNetwork:
+        """A network after its warm-up steps. One that cannot be run is refused here, in one line."""
         import torch
 
         torch.manual_seed(0)
@@ -165,15 +159,15 @@ def _fed(
         return made, synthetic.objective(), " and ".join(map(str, samples))
     from pydantic import TypeAdapter
 
-    from laptime.training.config import DataConfig
-    from laptime.training.data import Wanted, open_data
+    from laptime.training.data import NetworkInput, open_data
+    from laptime.training.data.kinds import DataConfig
     from laptime.training.loader import moved
     from laptime.training.networks.registry import entry
 
     known = entry(name)
     counted = {"samples": size} if known.data in ("zener", "synthetic", "trees") else {}
     config = TypeAdapter(DataConfig).validate_python({"kind": known.data, **counted})
-    data = open_data(config, Wanted(input=known.input, classes=known.classes, ids=known.ids))
+    data = open_data(config, NetworkInput(input=known.input, classes=known.classes, ids=known.ids))
     batch = moved(data.train.__getitems__(list(range(size))), device)  # type: ignore[attr-defined]
     shape = "x".join(map(str, batch[0].shape[1:]))
     return batch, known.goal(None), f"{shape} ({known.data})"
@@ -196,9 +190,9 @@ def traced_steps(steps: int) -> list[int]:
     return [*range(first, first + TRACED)]
 
 
-def _recorded(subject: Subject, steps: int, division: Granularity, out: Path | None) -> dict[str, Any]:
+def _recorded(subject: ProfiledNetwork, steps: int, division: Granularity, out: Path | None) -> RunView:
     from laptime.api import default_out, record
-    from laptime.views.run_view import content
+    from laptime.views.run_view import run_view
 
     place = out or default_out("profile")
     config = {
@@ -224,4 +218,4 @@ def _recorded(subject: Subject, steps: int, division: Granularity, out: Path | N
             if loss is not None:
                 recording.log(loss=loss)
             tell("")
-    return content(recording.run)
+    return run_view(recording.run)

@@ -26,16 +26,22 @@ def query(
         "runs"
     ),
     rows: Annotated[int, typer.Option("--rows", min=1, help="Print at most so many rows.")] = 100,
+    unsafe: Annotated[
+        bool,
+        typer.Option(
+            "--unsafe", help="Let the SQL read and write any file and load extensions, without limits."
+        ),
+    ] = False,
     as_json: Json = False,
 ) -> None:
-    """Ask many runs at once, in SQL.
+    """Ask many runs at once, in SQL. It only reads the runs, within limits of memory and time.
 
     For example: laptime query "SELECT layer, median(seconds) FROM layers GROUP BY layer"
     """
     with waiting("asking"):
         from laptime.runs.query import query as ask
 
-        found = ask(sql, runs)
+        found = ask(sql, runs, unsafe=unsafe)
     for warning in found.warnings:
         say(f"laptime: {warning}")
     names = _distinct(found.table.column_names)
@@ -80,8 +86,9 @@ def _number(value: Any) -> Any:
 
 def _print(names: Sequence[str], rows: Sequence[Mapping[str, Any]]) -> None:
     from laptime.render.terminal import run_text
-    from laptime.render.terminal.columns import Column, fitting, table
+    from laptime.render.terminal.table import left_out, table_lines
     from laptime.views.format import plural
+    from laptime.views.table import Column, table_of
 
     if not names:
         return
@@ -89,17 +96,17 @@ def _print(names: Sequence[str], rows: Sequence[Mapping[str, Any]]) -> None:
     for place, name in enumerate(names):
         values = [_number(row[name]) for row in rows]
         numeric = all(isinstance(value, int | float) for value in values if value is not None)
-        cells = [_cell(value) for value in values]
-        columns.append(Column(title=_cell(name), cells=cells, needed=place, words=not numeric))
+        column = Column(title=_cell(name), priority=place, words=not numeric, optional=True)
+        columns.append((column, [_cell(value) for value in values]))
     to = run_text.console()
-    run_text.print_lines(table(columns, to.width), to)
-    left_out = len(columns) - len(fitting(columns, to.width))
-    if left_out:
-        say(f"… and {plural(left_out, 'more column')}: name those you want, or use --json")
+    table = table_of("rows", columns)
+    run_text.print_lines(table_lines(table, to.width), to)
+    if gone := left_out(table, to.width):
+        say(f"… and {plural(len(gone), 'more column')}: name those you want, or use --json")
 
 
 def _cell(value: Any) -> str:
-    from laptime.render.terminal.columns import shortened
+    from laptime.render.terminal.fit import shortened
     from laptime.views.format import UNKNOWN, name
 
     if value is None:

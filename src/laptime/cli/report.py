@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from laptime.cli.options import Json, wrong
-from laptime.cli.outcome import answer, print_out
+from laptime.cli.options import wrong
+from laptime.cli.outcome import Outcome, print_out, verb
 from laptime.cli.progress import waiting
 from laptime.errors import NotARun
 
@@ -19,13 +19,12 @@ if TYPE_CHECKING:
 Runs = Annotated[
     list[Path],
     typer.Argument(
-        metavar="RUN...",
-        help="Runs or folders of runs; saved predictions; or a run and a prediction of it.",
-        show_default=False,
+        metavar="RUN...", help="Runs or folders of runs; saved predictions; or a run and a prediction of it."
     ),
 ]
 
 
+@verb
 def report(
     runs: Runs,
     out: Annotated[
@@ -34,58 +33,60 @@ def report(
             "--out",
             metavar="FILE",
             help="The file; by default report.html: of one run in its directory, else in this folder.",
-            show_default=False,
         ),
     ] = None,
-    as_json: Json = False,
-) -> None:
+) -> Outcome:
     """Write everything there is to see of a run as one HTML file that needs nothing but a browser.
 
     Several runs, or a folder of them, become a comparison with intervals: the first is the baseline. A file
     of `laptime predict --json` becomes a page of its own; beside a run, it is compared layer by layer.
     """
-    from laptime.views.predicted_comparison import is_prediction
+    from laptime.views.comparison.predicted import is_prediction
 
     saved = list(dict.fromkeys(path for path in runs if is_prediction(path)))
     others = [path for path in runs if path not in saved]
     with waiting("drawing"):
         written = _predicted(saved, others, out) if saved else _recorded(others, out)
-    if as_json:
-        answer({"report": str(written), "bytes": written.stat().st_size})
-        return
-    print_out(written)
+    document = {"report": str(written), "bytes": written.stat().st_size}
+    return Outcome(document=document, show=lambda: print_out(written))
 
 
 def _recorded(paths: Sequence[Path], out: Path | None) -> Path:
-    from laptime.render.html.write import write_report
+    from laptime.render.html.comparison_page import comparison_page
+    from laptime.render.html.write import write_page, write_report
 
-    return write_report(loaded(paths), out)
+    given = load_runs(paths)
+    runs = [run for each in given for run in each]
+    return write_page(comparison_page(given), out) if len(runs) > 1 else write_report(runs, out)
 
 
 def _predicted(saved: Sequence[Path], others: Sequence[Path], out: Path | None) -> Path:
-    from laptime.render.html.prediction_page import beside_page, prediction_page, read_predictions
+    from laptime.render.html.comparison_page import predicted_comparison_page
+    from laptime.render.html.prediction_page import prediction_page
     from laptime.render.html.write import write_page
-    from laptime.views.predicted_comparison import against
+    from laptime.views.comparison.predicted import against
+    from laptime.views.prediction.view import read_view
 
     if not others:
-        return write_page(prediction_page(read_predictions(saved)), out)
-    found = loaded(others)
-    if len(saved) != 1 or len(found) != 1:
+        return write_page(prediction_page(read_view(saved)), out)
+    runs = [run for each in load_runs(others) for run in each]
+    if len(saved) != 1 or len(runs) != 1:
         wrong("RUN...", "a prediction stands beside one run; give one of each, or predictions alone")
-    return write_page(beside_page(against(found[0], saved[0])), out)
+    return write_page(predicted_comparison_page(against(runs[0], saved[0])), out)
 
 
-def loaded(paths: Sequence[Path]) -> list[Run]:
-    """The runs at or below the paths, each once, in the order given."""
+def load_runs(paths: Sequence[Path]) -> list[list[Run]]:
+    """The runs at or below each path, in the order given; a run that two paths lead to is of the first."""
     from laptime.files.text import one_line
     from laptime.runs import find_runs, load
 
-    found: dict[Path, Run] = {}
+    seen: set[Path] = set()
+    given = []
     for path in paths:
         below = find_runs(path) if path.is_dir() else [path]
         if not below:
             raise NotARun(f"{one_line(path)} holds no run; give the directory of a run or of several")
-        for one in below:
-            if one.resolve() not in found:
-                found[one.resolve()] = load(one)
-    return list(found.values())
+        fresh = {place.resolve(): place for place in below if place.resolve() not in seen}
+        seen |= fresh.keys()
+        given.append([load(place) for place in fresh.values()])
+    return given

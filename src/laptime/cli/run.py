@@ -6,9 +6,9 @@ import os
 import shlex
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager, redirect_stdout
+from contextlib import contextmanager, nullcontext, redirect_stdout
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -17,14 +17,15 @@ from laptime.cli.outcome import answer, say
 from laptime.cli.quiet import quiet_traces
 from laptime.errors import NotJoined, RunExists
 
+if TYPE_CHECKING:
+    from laptime.views.run_view import RunView
+
 
 def run(
     script: Annotated[str, typer.Argument(metavar="SCRIPT", help="A Python file; with -m, a module.")],
     arguments: Annotated[
         list[str] | None,
-        typer.Argument(
-            metavar="[ARGS]...", help="Everything after the script is the script's own.", show_default=False
-        ),
+        typer.Argument(metavar="[ARGS]...", help="Everything after the script is the script's own."),
     ] = None,
     module: Annotated[bool, typer.Option("-m", help="SCRIPT is a module, as for `python -m`.")] = False,
     out: Out = None,
@@ -63,7 +64,7 @@ def run(
     quiet_traces()
     absolute = place.absolute()  # a script may change its working directory
     process = os.getpid()
-    with _stdout_to_stderr() if as_json else _as_it_is():
+    with _stdout_to_stderr() if as_json else nullcontext():
         status = run_script(
             Path(script),
             arguments or [],
@@ -76,16 +77,18 @@ def run(
         )
     if not leads or os.getpid() != process:  # a fork of the script has ended: its parent tells of the run
         raise typer.Exit(status)
-    found = _found(absolute)
+    view = _recorded(absolute)
     if as_json:
-        answer((found or {"run": None}) | {"exit_status": status})
-    elif found:
-        _tell(place, found)
+        from laptime.views.run_document import document
+
+        answer((document(view) if view else {"run": None}) | {"exit_status": status})
+    elif view:
+        _tell(place, view)
     raise typer.Exit(status)
 
 
 def _refuse_taken(out: Path) -> None:
-    """Before the script has trained for hours rather than after."""
+    """Refuse an output directory that holds a run before the script starts, not after hours of training."""
     if (out / "run.json").exists():
         raise RunExists(f"{out} already holds a run; give another directory with --out")
 
@@ -96,29 +99,24 @@ def _name(script: str, module: bool) -> str:
     return "".join(letter if letter.isalnum() or letter in "-_" else "-" for letter in name) or "run"
 
 
-def _found(out: Path) -> dict[str, Any] | None:
+def _recorded(out: Path) -> RunView | None:
     """What was recorded; None where the script ended before there was anything."""
     if not (out / "run.json").exists():
         return None
     from laptime.runs import load
-    from laptime.views.run_view import content
+    from laptime.views.run_view import run_view
 
-    return content(load(out))
+    return run_view(load(out))
 
 
-def _tell(out: Path, found: dict[str, Any]) -> None:
+def _tell(out: Path, view: RunView) -> None:
     from laptime.render.terminal.run_text import brief
 
     say()
     say(f"laptime: the run is in {out}")
-    for line in brief(found):
+    for line in brief(view):
         say(f"  {line}")
     say(f"  laptime show {shlex.quote(str(out))} shows all of it")
-
-
-@contextmanager
-def _as_it_is() -> Iterator[None]:
-    yield
 
 
 @contextmanager

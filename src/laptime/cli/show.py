@@ -15,6 +15,8 @@ from laptime.cli.progress import waiting
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from laptime.views.run_view import RunView
+
 
 class Sort(StrEnum):
     """The orders of `report.order`, which is not imported before it is needed."""
@@ -52,9 +54,9 @@ def show(
     with waiting("reading"):
         found = [_read(path) for path in runs]
     if as_json:
-        groups = [one for one in found if "group" in one]
-        saved = [one for one in found if "prediction" in one]
-        singles = [_sorted(one, sort) for one in found if one not in groups and one not in saved]
+        groups = [one for one in found if isinstance(one, dict) and "group" in one]
+        saved = [one for one in found if isinstance(one, dict) and "prediction" in one]
+        singles = [_document(one, sort) for one in found if not isinstance(one, dict)]
         answer(
             {"runs": singles} | ({"groups": groups} if groups else {}) | ({"saved": saved} if saved else {})
         )
@@ -67,42 +69,45 @@ def show(
     for place, one in enumerate(found):
         if place:
             run_text.print_lines((Text(), Text("─" * to.width), Text()), to)
-        if "group" in one:
-            _print_group(one, to)
-        elif "prediction" in one:
-            _print_prediction(one, to, every_layer=every_layer)
-        else:
+        if not isinstance(one, dict):
             run_text.show(one, to, every_layer=every_layer, sort=sort or Sort.TIME)
+        elif "group" in one:
+            _print_group(one, to)
+        else:
+            _print_prediction(one, to, every_layer=every_layer)
 
 
-def _read(path: Path) -> dict[str, Any]:
-    """A run's content; of a folder of runs, a row for each; of a saved prediction, what was predicted."""
+def _read(path: Path) -> RunView | dict[str, Any]:
+    """A run; of a folder of runs, a row for each; of a saved prediction, what was predicted."""
     from laptime.render.terminal.experiment import results
     from laptime.runs import find_runs, load
     from laptime.runs.run import RUN_FILE
-    from laptime.views.predicted_comparison import is_prediction, read_predictions
-    from laptime.views.run_view import content
+    from laptime.views.comparison.predicted import is_prediction
+    from laptime.views.prediction.view import read_view
+    from laptime.views.run_view import run_view
 
     if is_prediction(path):
-        return {"prediction": str(path), "predictions": read_predictions(path)}
+        return {"prediction": str(path), "predictions": read_view([path]).predictions}
     below = find_runs(path) if path.is_dir() and not (path / RUN_FILE).exists() else []
     if not below:
-        return content(load(path))
+        return run_view(load(path))
     found = [(str(one.relative_to(path)), load(one)) for one in below]
     return {"group": str(path), "runs": results([(name, run.status, run) for name, run in found])}
 
 
-def _sorted(found: dict[str, Any], sort: Sort | None) -> dict[str, Any]:
+def _document(view: RunView, sort: Sort | None) -> dict[str, Any]:
     from laptime.views.layer_order import ordered
+    from laptime.views.run_document import document
 
-    return found if sort is None else ordered(found, sort)
+    return document(view if sort is None else ordered(view, sort))
 
 
 def _print_prediction(saved: dict[str, Any], to: Console, *, every_layer: bool) -> None:
     from laptime.render.terminal import run_text
-    from laptime.render.terminal.prediction import Shown, lines
+    from laptime.render.terminal.prediction import lines
+    from laptime.views.prediction.view import PredictionView
 
-    made = lines(Shown(predictions=saved["predictions"]), to.width, every_layer=every_layer)
+    made = lines(PredictionView(predictions=saved["predictions"]), to.width, every_layer=every_layer)
     run_text.print_lines(made, to)
 
 

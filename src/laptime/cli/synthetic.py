@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 DTYPES = ("float32", "float64", "float16", "bfloat16", "int64", "int32", "bool")
 _SAMPLE = re.compile(r"(?:(?P<dtype>[a-z0-9]+):)?(?P<shape>\d+(?:x\d+)*)(?:@(?P<ids>\d+))?")
-_LARGEST = 2**31  # elements of one sample; more is a slip of the pen
+_LARGEST = 2**31  # elements of one sample; more is a typing error
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,12 +42,12 @@ class Sample:
 
 def parse(text: str) -> Sample:
     """A sample from its notation; ValueError says what is wrong with it."""
-    found = _SAMPLE.fullmatch(text.strip().lower())
-    if found is None:
+    match = _SAMPLE.fullmatch(text.strip().lower())
+    if match is None:
         raise ValueError(f"{text!r} is not a shape such as 3x224x224, or int64:128 for token ids")
-    shape = tuple(int(size) for size in found["shape"].split("x"))
-    dtype = found["dtype"] or ("int64" if found["ids"] else "float32")
-    ids = int(found["ids"]) if found["ids"] else None
+    shape = tuple(int(size) for size in match["shape"].split("x"))
+    dtype = match["dtype"] or ("int64" if match["ids"] else "float32")
+    ids = int(match["ids"]) if match["ids"] else None
     if dtype not in DTYPES:
         raise ValueError(f"{dtype!r} is not one of {', '.join(DTYPES)}")
     if 0 in shape or prod(shape) > _LARGEST:
@@ -84,15 +84,15 @@ def first_tensor(output: Any) -> Tensor | None:
     if isinstance(output, torch.Tensor):
         return output if output.is_floating_point() else None
     logits = getattr(output, "logits", None)
-    if logits is not None and (found := first_tensor(logits)) is not None:
-        return found
+    if logits is not None and (tensor := first_tensor(logits)) is not None:
+        return tensor
     if isinstance(output, Mapping):
         parts = list(output.values())
     elif isinstance(output, list | tuple):
         parts = list(output)
     else:
         parts = list(getattr(output, "__dict__", {}).values())
-    return next((found for found in map(first_tensor, parts) if found is not None), None)
+    return next((tensor for tensor in map(first_tensor, parts) if tensor is not None), None)
 
 
 def loss(output: Any) -> Tensor:
@@ -123,7 +123,7 @@ def objective() -> Objective:
     from laptime.training import objectives
 
     class MadeUp(objectives.Objective):
-        def judge(self, network: nn.Module, batch: objectives.Batch) -> objectives.Part:
-            return objectives.Part(loss=loss(network(*batch)))
+        def judge(self, network: nn.Module, batch: objectives.Batch) -> objectives.StepLoss:
+            return objectives.StepLoss(loss=loss(network(*batch)))
 
     return MadeUp()

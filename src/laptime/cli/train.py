@@ -7,24 +7,25 @@ import shlex
 import sys
 from collections.abc import Callable
 from contextlib import redirect_stdout
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from laptime.cli.options import EveryLayer, Json, Out, wrong
-from laptime.cli.outcome import answer, print_out, say
+from laptime.cli.outcome import answer, print_out, say, show_run
 from laptime.cli.progress import Tell, progress, waiting
 from laptime.cli.quiet import quiet_torch
-from laptime.cli.train_summary import Left, ending, learned, mean_line, next_command, status
+from laptime.cli.train_summary import UnfinishedRun, ending, learned, mean_line, next_command, status
 from laptime.errors import TrainingError
 
 if TYPE_CHECKING:
     from laptime.runs import Run
     from laptime.training.config.explain import Row
     from laptime.training.config.reading import Resolved
-    from laptime.training.experiment import Ended, Trial
-    from laptime.training.loop import Progress, Training
+    from laptime.training.experiment import Trial, TrialResult
+    from laptime.training.loop import Progress, TrainingLoop
 
 Settings = Annotated[
     list[str] | None,
@@ -40,8 +41,7 @@ def train(
     config: Annotated[Path, typer.Argument(metavar="CONFIG", help="A TOML, YAML or XML file.")],
     settings: Settings = None,
     repeat: Annotated[
-        int | None,
-        typer.Option("--repeat", min=1, help="Train this often, with other seeds.", show_default=False),
+        int | None, typer.Option("--repeat", min=1, help="Train this often, with other seeds.")
     ] = None,
     sweep: Sweeps = None,
     profile: Annotated[bool, typer.Option("--profile/--no-profile", help="Time every layer.")] = True,
@@ -68,14 +68,51 @@ def train(
     if explain:
         _explain(resolved, workers, as_json)
         return
+    asked = _Asked(
+        file=config,
+        settings=given,
+        resolved=resolved,
+        resume=resume,
+        workers=workers,
+        out=out,
+        every_layer=every_layer,
+        as_json=as_json,
+    )
     folds = resolved.config.validation.folds if fold is None else 0
     times = repeat or resolved.repeat or 1
     if times > 1 or sweep or folds:
-        _experiment(config, given, resolved, times, sweep or [], folds, resume, workers, out, as_json)
+        _experiment(asked, times, sweep or [], folds)
     elif workers > 1 and "RANK" not in os.environ:
-        _launch(config, given, resolved, workers, out, resume, fold, every_layer, as_json)
+        _launch(asked, fold)
     else:
-        _train(resolved, out, resume, fold, every_layer, as_json)
+        _train(asked, fold)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Asked:
+    """What the command line asks for."""
+
+    file: Path
+    settings: list[str]
+    resolved: Resolved
+    resume: bool
+    workers: int
+    out: Path | None
+    every_layer: bool
+    as_json: bool
+
+    def place(self, otherwise: str = "train") -> Path:
+        """The directory of the run or the experiment."""
+        from laptime.runs.locations import default_out
+
+        return self.out or default_out(self.resolved.config.name or otherwise)
+
+    def arguments(self, out: Path, *settings: str, resume: bool, fold: int | None) -> list[str]:
+        """The arguments of a process that trains one run of it."""
+        options = [word for setting in (*self.settings, *settings) for word in ("--set", setting)]
+        options += ["--out", str(out), *(["--resume"] if resume else [])]
+        options += ["--repeat", "1"]  # whatever the file says: the parent process does the repetitions
+        return ["train", str(self.file), *options, *(["--fold", str(fold)] if fold is not None else [])]
 
 
 def _explain(resolved: Resolved, workers: int, as_json: bool) -> None:
@@ -113,26 +150,23 @@ def _of_ranks(row: Row, resolved: Resolved, workers: int) -> Row:
 # -- one training --------------------------------------------------------------------------------------------
 
 
-def _train(
-    resolved: Resolved, out: Path | None, resume: bool, fold: int | None, every_layer: bool, as_json: bool
-) -> None:
+def _train(asked: _Asked, fold: int | None) -> None:
     quiet_torch()
     with waiting("building the network and opening the data"):
-        from laptime.runs.locations import default_out
         from laptime.training.launch import launched
         from laptime.training.session import train as train_here
     first = int(os.environ.get("RANK", "0")) == 0
-    place = out or default_out(resolved.config.name or "train")
-    left = Left(place)
+    place = asked.place()
+    unfinished = UnfinishedRun(place)
 
     def trained() -> Run:
         with _Bar() as bar:
             return train_here(
-                resolved.config,
+                asked.resolved.config,
                 out=place,
-                resume=resume,
+                resume=asked.resume,
                 fold=fold,
-                folder=resolved.path.parent,
+                folder=asked.resolved.path.parent,
                 watch=bar.watch if first else lambda _: None,
                 say=say if first else lambda _: None,
                 begin=bar.begin if first else lambda _: None,
@@ -141,14 +175,14 @@ def _train(
     if launched():
         _as_rank(trained)
         return
-    with ending(lambda: left.line if first else ""):
+    with ending(lambda: unfinished.line if first else ""):
         run = trained()
     if first:
-        _show(run, every_layer, as_json)
+        _show(run, asked)
 
 
 def _as_rank(trained: Callable[[], Run]) -> None:
-    """Train as one of several ranks. The launcher was told how that ended, and tells it to the user."""
+    """Train as one of several ranks. The launcher reports errors to the user."""
     try:
         with redirect_stdout(sys.stderr):  # what a network prints must not spoil the launcher's answer
             trained()
@@ -169,9 +203,9 @@ class _Bar:
     def __enter__(self) -> _Bar:
         return self
 
-    def begin(self, training: Training) -> None:
-        place = training.place
-        say(f"{training.config.name or training.config.network.name}: device {place.device} ({place.why})")
+    def begin(self, training: TrainingLoop) -> None:
+        setup = training.setup
+        say(f"{training.config.name or training.config.network.name}: device {setup.device} ({setup.why})")
         self._shown = progress("training", training.steps)
         self._tell = self._shown.__enter__()
 
@@ -187,85 +221,51 @@ class _Bar:
             self._shown.__exit__(*error)
 
 
-def _show(run: Run, every_layer: bool, as_json: bool) -> None:
-    from laptime.views.run_view import content
+def _show(run: Run, asked: _Asked) -> None:
+    from laptime.views.run_document import document
+    from laptime.views.run_view import run_view
 
-    found = content(run)
-    if as_json:
-        answer(found)
+    view = run_view(run)
+    if asked.as_json:
+        answer(document(view))
         return
-    from laptime.render.terminal import run_text
-
-    run_text.show(found, run_text.console(), every_layer=every_layer)
+    show_run(view, every_layer=asked.every_layer)
     where = shlex.quote(str(run.path))
-    print_out(f"\n{learned(run, found)}")
+    print_out(f"\n{learned(run, view)}")
     saved = (run.path / "checkpoint" / "last.pt").exists()
     resume = f"    laptime train … --resume --out {where}" if saved else ""  # without one it would be refused
     print_out(f"The run is in {run.path}\n  laptime show {where}{resume}")
 
 
-# -- several ranks -------------------------------------------------------------------------------------------
+# -- several ranks, several runs -----------------------------------------------------------------------------
 
 
-def _arguments(config: Path, settings: list[str], out: Path, *, resume: bool, fold: int | None) -> list[str]:
-    options = [word for setting in settings for word in ("--set", setting)]
-    options += ["--out", str(out), *(["--resume"] if resume else [])]
-    options += ["--repeat", "1"]  # whatever the file says: it is repeated by whoever asks for this
-    return ["train", str(config), *options, *(["--fold", str(fold)] if fold is not None else [])]
-
-
-def _launch(
-    config: Path,
-    settings: list[str],
-    resolved: Resolved,
-    workers: int,
-    out: Path | None,
-    resume: bool,
-    fold: int | None,
-    every_layer: bool,
-    as_json: bool,
-) -> None:
+def _launch(asked: _Asked, fold: int | None) -> None:
     from laptime.runs import load
-    from laptime.runs.locations import default_out
 
     quiet_torch()  # for the ranks, too
-    with waiting(f"starting {workers} ranks"):
+    with waiting(f"starting {asked.workers} ranks"):
         from laptime.training.launch import launch
-    place = out or default_out(resolved.config.name or "train")
-    left = Left(place)
-    words = _arguments(config, settings, place, resume=resume, fold=fold)
-    with ending(lambda: left.line):
-        launch(words, workers=workers, out=place, say=say)
-    _show(load(place), every_layer, as_json)
+    place = asked.place()
+    unfinished = UnfinishedRun(place)
+    words = asked.arguments(place, resume=asked.resume, fold=fold)
+    with ending(lambda: unfinished.line):
+        launch(words, workers=asked.workers, out=place, say=say)
+    _show(load(place), asked)
 
 
-# -- experiments ---------------------------------------------------------------------------------------------
-
-
-def _experiment(
-    config: Path,
-    settings: list[str],
-    resolved: Resolved,
-    repeat: int,
-    sweep: list[str],
-    folds: int,
-    resume: bool,
-    workers: int,
-    out: Path | None,
-    as_json: bool,
-) -> None:
-    from laptime.runs.locations import default_out
+def _experiment(asked: _Asked, repeat: int, sweep: list[str], folds: int) -> None:
     from laptime.training.config.reading import read_config
     from laptime.training.experiment import conduct, python, trials
 
-    place = out or default_out(resolved.config.name or "experiment")
-    chosen = trials(place, repeat=repeat, sweeps=sweep, folds=folds, seed=resolved.config.train.seed)
+    place, seed = asked.place("experiment"), asked.resolved.config.train.seed
+    chosen = trials(place, repeat=repeat, sweeps=sweep, folds=folds, seed=seed)
     # A wrong value is told before anything is trained.
-    configs = [read_config(config, settings, trial.settings).config for trial in chosen]
+    configs = [read_config(asked.file, asked.settings, trial.settings).config for trial in chosen]
 
     def command(trial: Trial, goes_on: bool) -> list[str]:
-        words = _arguments(config, [*settings, *trial.settings], trial.out, resume=goes_on, fold=trial.fold)
-        return [*python(), *words, "--workers", str(workers), "--json"]
+        words = asked.arguments(trial.out, *trial.settings, resume=goes_on, fold=trial.fold)
+        return [*python(), *words, "--workers", str(asked.workers), "--json"]
 
     def tell(trial: Trial, number: int, count: int) -> None:
         say(f"{number}/{count}  {trial.name}")
@@ -275,31 +275,34 @@ def _experiment(
         return f"the trials so far are in {place}; --resume --out {where} goes on" if place.is_dir() else ""
 
     with ending(left, failed=False):
-        ended = conduct(chosen, command, configs=configs, workers=workers, resume=resume, say=say, tell=tell)
-    _report(place, ended, as_json)
+        results = conduct(
+            chosen, command, configs=configs, workers=asked.workers, resume=asked.resume, say=say, tell=tell
+        )
+    _report(place, results, asked.as_json)
 
 
-def _report(place: Path, ended: list[Ended], as_json: bool) -> None:
-    from laptime.render.terminal.experiment import results, table
+def _report(place: Path, results: list[TrialResult], as_json: bool) -> None:
+    from laptime.render.terminal.experiment import results as learned_by
+    from laptime.render.terminal.experiment import table
     from laptime.training.experiment import spreads
 
-    found = results([(one.trial.name, one.status, one.trial.run()) for one in ended])
-    means = spreads(ended, found)
-    failed = [one for one in ended if one.status == "failed"]
+    rows = learned_by([(result.trial.name, result.status, result.trial.run()) for result in results])
+    means = spreads(results, rows)
+    failed = [result for result in results if result.status == "failed"]
     if as_json:
-        told = [{"point": one.point, "trials": one.trials, **one.values} for one in means]
-        answer({"experiment": str(place), "trials": found, "spread": told})
+        spread = [{"point": mean.point, "trials": mean.trials, **mean.values} for mean in means]
+        answer({"experiment": str(place), "trials": rows, "spread": spread})
     else:
         from laptime.render.terminal.run_text import console
 
         to = console(sys.stdout)
-        to.print(table(found, to.width), no_wrap=True, overflow="ignore", crop=False)
-        for one in means:
-            print_out(mean_line(one))
-        if len(failed) < len(ended):
-            print_out(f"\nThe runs are in {place}\n  {next_command(place, ended)}")
+        to.print(table(rows, to.width), no_wrap=True, overflow="ignore", crop=False)
+        for mean in means:
+            print_out(mean_line(mean))
+        if len(failed) < len(results):
+            print_out(f"\nThe runs are in {place}\n  {next_command(place, results)}")
     if failed:
         raise TrainingError(
-            f"{len(failed)} of {len(ended)} trials failed, the first of them {failed[0].trial.name}: "
+            f"{len(failed)} of {len(results)} trials failed, the first of them {failed[0].trial.name}: "
             f"{failed[0].reason or 'it said nothing'}; --resume tries them again"
         )

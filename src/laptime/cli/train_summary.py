@@ -1,4 +1,4 @@
-"""The last words of `laptime train`: what was learned, what is left, what to do next."""
+"""What `laptime train` says at its end: losses and accuracies, what is on the disk, what to do next."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import shlex
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import typer
 
@@ -14,11 +14,12 @@ from laptime.cli.outcome import say
 
 if TYPE_CHECKING:
     from laptime.runs import Run
-    from laptime.training.experiment import Ended, Spread
+    from laptime.training.experiment import Spread, TrialResult
+    from laptime.views.run_view import RunView
 
 
-class Left:
-    """What a training that ended early has left on the disk, and how to go on with it."""
+class UnfinishedRun:
+    """The run of a training that ended early, and how to resume it."""
 
     def __init__(self, out: Path) -> None:
         self._out = out
@@ -42,7 +43,7 @@ class Left:
 
 @contextmanager
 def ending(left: Callable[[], str], *, failed: bool = True) -> Iterator[None]:
-    """Tell what is left by a training that was interrupted, or that `failed`."""
+    """Say what an interrupted training left on the disk; with `failed`, also one that raised an error."""
     try:
         yield
     except KeyboardInterrupt as stop:
@@ -62,26 +63,23 @@ def status(stop: KeyboardInterrupt) -> int:
     return 143 if isinstance(stop, Terminated) else 130
 
 
-def learned(run: Run, found: dict[str, Any]) -> str:
-    """Where the training came to: losses, accuracies and time."""
-    import pyarrow.compute as pc
-
-    from laptime.views.format import percent
+def learned(run: Run, view: RunView) -> str:
+    """Losses, accuracies and time of the whole training, in one line."""
+    from laptime.views.format import loss, percent
+    from laptime.views.run_view import NOUNS
 
     topn = run.config.get("validation", {}).get("topn", "n")
     names = {"loss": "loss", "top1": "top-1", "topn": f"top-{topn}"}
     words = []
-    for stage, title in (("train", "training"), ("validation", "validation")):
-        results = (found[stage] or {}).get("results") or {}
+    for part in view.stages.values():
+        results = part.results.values if part.results else {}
         known = [key for key in names if key in results]
         told = [
-            f"{names[key]} {results[key]:.4g}" if key == "loss" else f"{names[key]} {percent(results[key])}"
-            for key in known
+            f"{names[key]} {loss(results[key]) if key == 'loss' else percent(results[key])}" for key in known
         ]
         if told:
-            words.append(f"{title} {', '.join(told)}")
-    steps = run.stored("steps").read(["start_s", "wall_s"])
-    seconds = pc.max(pc.add(steps["start_s"], steps["wall_s"])).as_py() or 0.0
+            words.append(f"{NOUNS[part.stage.value]} {', '.join(told)}")
+    seconds = run.tables.steps.end_s
     return f"{'; '.join(words) or 'no loss was recorded'}; {seconds:.1f} s"
 
 
@@ -105,11 +103,11 @@ def mean_line(spread: Spread) -> str:
     return f"{' '.join([*spread.point, f'mean of {spread.trials}'])}: {', '.join(words)}"
 
 
-def next_command(place: Path, ended: list[Ended]) -> str:
+def next_command(place: Path, results: list[TrialResult]) -> str:
     """A command that looks at the trials: two points of a grid, or two trials, are compared."""
-    good = [one.trial for one in ended if one.status != "failed"]
-    groups = list(dict.fromkeys(place / Path(one.name).parts[0] for one in good if one.out != place))
+    good = [result.trial for result in results if result.status != "failed"]
+    groups = list(dict.fromkeys(place / Path(trial.name).parts[0] for trial in good if trial.out != place))
     if len(groups) < 2:
         return f"laptime show {shlex.quote(str(good[0].out))}"
-    a, b = (shlex.quote(str(one)) for one in (groups[0], groups[-1]))
+    a, b = (shlex.quote(str(group)) for group in (groups[0], groups[-1]))
     return f"laptime compare {a} {b}"

@@ -16,7 +16,7 @@ Read = Callable[[int, str], "Workload"]
 
 
 class ZooWorkloads(Mapping[str, Read]):
-    """By network, what reads its training step at a batch and in a precision."""
+    """By name of a network, a function that reads its training step at a batch and precision."""
 
     def __getitem__(self, name: str) -> Read:
         """The reader of a network."""
@@ -24,10 +24,9 @@ class ZooWorkloads(Mapping[str, Read]):
             raise KeyError(name)
 
         def read(batch: int, precision: str) -> Workload:
-            from laptime.cli.predict_target import Words, subject
+            from laptime import api
 
-            said = Words(inputs=None, precision=precision, optimizer=None, inference=False)
-            return subject(name, said).read(batch)
+            return api.workload(name, batch=batch, precision=precision)
 
         return read
 

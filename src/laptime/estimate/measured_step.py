@@ -18,7 +18,6 @@ from laptime.model import Account, Phase, Stage, Statistics, Workload, summarize
 from laptime.model.layers import OTHER_LAYER
 from laptime.runs import Run
 from laptime.runs.run import WORKLOAD_FILE
-from laptime.runs.select import Columns, first_steps, warm
 
 # Waiting for data or for other ranks, and what recording costs: a predicted step has none of them.
 OUTSIDE = (Account.DATA_WAIT, Account.COPY, Account.COMMUNICATION, Account.INSTRUMENT)
@@ -53,17 +52,17 @@ class MeasuredStep:
 def measured_step(run: Run) -> MeasuredStep:
     """What a run measured; training steps if it has any, else its forward passes."""
     shown = one_line(run.path)
-    stage, columns = Stage.TRAIN, _steps(run, Stage.TRAIN)
-    if not columns.rows:
-        stage, columns = Stage.VALIDATION, _steps(run, Stage.VALIDATION)
-    if not columns.rows:
+    steps = run.selected(Stage.TRAIN)
+    if not len(steps):
+        steps = run.selected(Stage.VALIDATION)
+    if not len(steps):
         why = "failed before its first step ended" if run.status == "failed" else "holds no steps"
         raise PredictionError(f"the run at {shown} {why}; record some training steps first")
-    outside = [np.nan_to_num(columns[account.column]) for account in OUTSIDE]
-    samples = columns["samples"].astype(np.float64)
+    outside = [np.nan_to_num(steps[account.column]) for account in OUTSIDE]
+    samples = steps["samples"].astype(np.float64)
     known = samples[~np.isnan(samples)]
     layers: dict[tuple[str, Phase], LayerMedian] = {}
-    for one in run.layers(stage):
+    for one in run.layers(steps.stage):
         if one.layer == OTHER_LAYER:
             continue
         for phase, found in zip(Phase, (one.forward, one.backward, one.update), strict=True):
@@ -76,29 +75,13 @@ def measured_step(run: Run) -> MeasuredStep:
     return MeasuredStep(
         run=run.id,
         device=str(told_device(run).get("name") or ""),
-        mode="training" if stage is Stage.TRAIN else "inference",
-        steps=columns.rows,
+        mode="training" if steps.stage is Stage.TRAIN else "inference",
+        steps=len(steps),
         batch=float(np.median(known)) if known.size else None,
-        step_s=summarize(columns["wall_s"] - np.sum(outside, axis=0)),
+        step_s=summarize(steps["wall_s"] - np.sum(outside, axis=0)),
         layers=layers,
-        host_s=float(np.median(np.nan_to_num(columns[Account.HOST.column]))),
+        host_s=float(np.median(np.nan_to_num(steps[Account.HOST.column]))),
     )
-
-
-def _steps(run: Run, stage: Stage) -> Columns:
-    """The steps of a stage that neither warmed up nor were traced, where there are others."""
-    names = ("stage", "attempt", "rank", "step", "wall_s", "samples", "idle_s")
-    columns = Columns(run.stored("steps"), (*names, *(one.column for one in (*OUTSIDE, Account.HOST))))
-    columns.only(columns.equals("stage", stage))
-    if not columns.rows:
-        return columns
-    past = warm(columns, first_steps(columns), 1)
-    if past.any():
-        columns.only(past)
-    calm = np.isnan(columns["idle_s"]) & ~np.isin(columns["step"], run.disturbed)
-    if calm.any():
-        columns.only(calm)
-    return columns
 
 
 def workload_of(run: Run) -> Workload:

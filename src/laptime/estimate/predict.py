@@ -15,7 +15,8 @@ from laptime.estimate.op_times import Prepared, TimedStep, predict_step, prepare
 from laptime.hardware import PRECISIONS, Device
 from laptime.model import Account, Phase, Workload
 from laptime.model.constants import Source
-from laptime.model.prediction import LIBRARY_BYTES, ROUNDING, LayerTime, Prediction
+from laptime.model.layers import LayerSeconds
+from laptime.model.prediction import LIBRARY_BYTES, ROUNDING, Prediction
 
 _ERROR = Source(
     "The error that nine in ten predictions stayed within (docs/prediction.md): 77 steps of an H200 whose "
@@ -155,12 +156,12 @@ def _width(speed: Speed, step: TimedStep) -> float:
     return max(own, CALIBRATED_HOST) if near else own
 
 
-def _layers(workload: Workload, step: TimedStep) -> tuple[LayerTime, ...]:
+def _layers(workload: Workload, step: TimedStep) -> tuple[LayerSeconds, ...]:
     found: dict[str, dict[Phase, float]] = {name: defaultdict(float) for name in workload.layers}
     for one in step.operations:
         found.setdefault(one.operation.layer, defaultdict(float))[one.operation.phase] += one.span_s
     return tuple(
-        LayerTime(
+        LayerSeconds(
             layer=name,
             forward_s=times[Phase.FORWARD],
             backward_s=times[Phase.BACKWARD],

@@ -26,7 +26,8 @@ from laptime.estimate.measured_step import (
 from laptime.estimate.predict import SCALING, predict
 from laptime.hardware import Device
 from laptime.model import LOSS_LAYER, Account, Phase, Workload
-from laptime.model.prediction import LayerTime, Prediction
+from laptime.model.layers import LayerSeconds
+from laptime.model.prediction import Prediction
 from laptime.ops.rescaling import rescaled
 from laptime.runs import Run
 
@@ -196,7 +197,7 @@ def refined(
     )
 
 
-def _corrected(one: LayerTime, correction: Correction, kept: float) -> LayerTime:
+def _corrected(one: LayerSeconds, correction: Correction, kept: float) -> LayerSeconds:
     def seconds(phase: Phase, before: float) -> float:
         return before * math.pow(correction.factors.get((one.layer, phase), correction.whole), kept)
 
@@ -208,7 +209,7 @@ def _corrected(one: LayerTime, correction: Correction, kept: float) -> LayerTime
     )
 
 
-def _phases(plain: Prediction, layers: tuple[LayerTime, ...]) -> dict[Account, float]:
+def _phases(plain: Prediction, layers: tuple[LayerSeconds, ...]) -> dict[Account, float]:
     """Forward, loss, backward and update after the correction."""
     loss = sum(one.forward_s for one in layers if one.layer == LOSS_LAYER)
     whole = {

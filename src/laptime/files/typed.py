@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import MISSING, fields, is_dataclass
 from enum import Enum
 from functools import cache
 from types import NoneType, UnionType
-from typing import Any, TypeVar, Union, cast, get_args, get_origin, get_type_hints
+from typing import Any, Literal, TypeVar, Union, cast, get_args, get_origin, get_type_hints
 
 from laptime.files.parse import WHOLE
 from laptime.files.text import one_line
@@ -53,14 +54,17 @@ def _reader(hint: Any) -> Read:
     if hint in _SIMPLE:
         return _SIMPLE[hint]
     if origin in (Union, UnionType):
-        (other,) = (one for one in inner if one is not NoneType)
-        read = _reader(other)
-        return lambda value: None if value is None else read(value)
+        return _either(inner)
+    if origin is Literal:
+        return lambda value: _word(value, inner)
+    if isinstance(hint, type) and issubclass(hint, tuple):  # a NamedTuple
+        read = _tuple(tuple(get_type_hints(hint).values()))
+        return lambda value: hint(*read(value))
     if origin is tuple:
         return _tuple(inner)
     if isinstance(origin, type) and issubclass(origin, Mapping):
         keys, values = map(_reader, inner)
-        return lambda value: {keys(key): values(item) for key, item in _object(value).items()}
+        return lambda value: {keys(key): values(item) for key, item in mapping(value).items()}
     if isinstance(hint, type) and issubclass(hint, Enum):
         return hint
     if is_dataclass(hint) and isinstance(hint, type):
@@ -80,9 +84,37 @@ def _tuple(inner: tuple[Any, ...]) -> Read:
     return read
 
 
-def _object(value: Any) -> Mapping[Any, Any]:
+def _either(kinds: tuple[Any, ...]) -> Read:
+    readers = [_reader(kind) for kind in kinds if kind is not NoneType]
+
+    def read(value: Any) -> Any:
+        if value is None and NoneType in kinds:
+            return None
+        for reader in readers[:-1]:
+            with suppress(ValueError):
+                return reader(value)
+        return readers[-1](value)
+
+    return read
+
+
+def _word(value: Any, known: tuple[Any, ...]) -> Any:
+    if not isinstance(value, str) or value not in known:
+        raise ValueError(f"{_shown(value)} is none of {', '.join(map(str, known))}")
+    return value
+
+
+def mapping(value: Any) -> Mapping[Any, Any]:
+    """An object."""
     if not isinstance(value, Mapping):
         raise ValueError(f"{_shown(value)} is no object")
+    return value
+
+
+def sequence(value: Any) -> list[Any]:
+    """A list."""
+    if not isinstance(value, list):
+        raise ValueError(f"{_shown(value)} is no list")
     return value
 
 

@@ -1,7 +1,7 @@
 """The values that everything shares: accounts, steps, layers, operations, predictions, statistics."""
 
 from laptime.model.accounts import ACCOUNTS, COMPUTE, Account, How, Phase, Stage
-from laptime.model.layers import LOSS_LAYER, OTHER_LAYER, KernelTime, Layer, LayerTime
+from laptime.model.layers import LOSS_LAYER, OTHER_LAYER, KernelTime, Layer, LayerSeconds, LayerTime
 from laptime.model.operation import Operation
 from laptime.model.statistics import Noise, Statistics, ratio_interval, summarize
 from laptime.model.step import Step
@@ -16,6 +16,7 @@ __all__ = [
     "How",
     "KernelTime",
     "Layer",
+    "LayerSeconds",
     "LayerTime",
     "Memory",
     "Noise",

@@ -1,65 +1,51 @@
-"""Two samples of the same quantity: their ratio, how far it can be trusted, and a verdict.
+"""Two samples of the same quantity: their ratio, its 95 % interval, and a verdict.
 
-With several runs on a side the run is the unit: runs of the same code differ by more than their steps do.
-With one run each there is nothing but steps, and consecutive steps are alike, so they are drawn in blocks.
+With several runs on a side the interval is over runs: runs of the same code differ by more than their steps
+do. With one run each it is over steps, which are resampled in blocks, since consecutive steps are alike.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from laptime.model.statistics import CONFIDENCE, NOISY_SPREAD, Noise, summarize
+from laptime.model.statistics import CONFIDENCE, Noise, summarize
 
 Samples = NDArray[np.float64]
 Rated = tuple[Samples, Samples]  # amounts, and the seconds that each took
 
 RESAMPLES = 1000
 BATCHES = 200
-RUN_TO_RUN = 0.02  # two processes that run the same code on a quiet machine differ by this much
-WIDE = 1.2  # an interval whose ends are further apart says too little to call two things equal
+# Of two processes that run the same code. Where runs vary by 1 %, this margin calls 2 to 5 % of such pairs
+# different, 2 % would call 9 to 12 % (simulated, tests/model/test_comparison.py).
+RUN_TO_RUN = 0.03
+DRIFT = 0.005  # of a machine between two groups of runs, which their spread does not show
+EQUIVALENT = 0.05  # what differs by less than this is called equal
 
 # 97.5 % points of Student's t (Abramowitz and Stegun, table 26.10), between which 1/degrees is interpolated.
 _T_DEGREES = np.array([1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 12, 15, 20, 30, 60, math.inf])
 _T_975 = np.array(
-    [
-        12.706,
-        4.303,
-        3.182,
-        2.776,
-        2.571,
-        2.447,
-        2.365,
-        2.306,
-        2.262,
-        2.228,
-        2.179,
-        2.131,
-        2.086,
-        2.042,
-        2.0,
-        1.96,
-    ]
-)
+    [12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.179, 2.131, 2.086, 2.042, 2,
+     1.96]
+)  # fmt: skip
 
 
 class Verdict(StrEnum):
-    """What can be said of B against A."""
+    """What can be said of B against A. docs/method.md defines each word."""
 
     FASTER = "faster"
     SLOWER = "slower"
-    SAME = "no difference"  # that could be told from noise
-    NOISY = "too noisy"  # to judge
+    SAME = "no difference"
+    CANNOT_TELL = "cannot tell"
 
 
-class Unit(StrEnum):
-    """What the interval is over."""
+class IntervalOver(StrEnum):
+    """What an interval is over."""
 
     RUNS = "runs"
     STEPS = "steps"
@@ -74,29 +60,44 @@ class Comparison:
 
     a: float
     b: float
-    ratio: float
-    low: float
-    high: float
-    unit: Unit
-    verdict: Verdict | None
+    ratio: float = math.nan
+    low: float = math.nan
+    high: float = math.nan
+    over: IntervalOver
+    verdict: Verdict | None = None
     noise_a: Noise
     noise_b: Noise
     count_a: int  # runs, or steps
     count_b: int
 
+    @property
+    def known(self) -> bool:
+        """Whether there is a ratio."""
+        return not math.isnan(self.ratio)
+
+    @property
+    def difference(self) -> float:
+        """B - A."""
+        return self.b - self.a
+
+    @property
+    def largest(self) -> float:
+        """The larger side; 0 where neither is known."""
+        return max((side for side in (self.a, self.b) if not math.isnan(side)), default=0.0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Measured:
+    """A run's samples of one quantity, the number that stands for them, and that number when resampled."""
+
+    samples: Samples
+    centre: float
+    resampled: Callable[[np.random.Generator], Samples]
+
 
 def compare_runs(a: Sequence[Samples], b: Sequence[Samples], *, more_is_better: bool = False) -> Comparison:
-    """Compare two groups of runs, each run a series of samples in the order they were taken."""
-    a, b = [_known(one) for one in a], [_known(one) for one in b]
-    a, b = [one for one in a if one.size], [one for one in b if one.size]
-    if len(a) > 1 or len(b) > 1:
-        medians = [np.array([float(np.median(one)) for one in side]) for side in (a, b)]
-        return _over_runs(medians, _facts(a, b), more_is_better)
-    steps = [side[0] if side else np.empty(0) for side in (a, b)]
-    centres = [float(np.median(one)) if one.size else math.nan for one in steps]
-    rng = np.random.default_rng(0)
-    drawn = [block_medians(one, rng) for one in steps] if all(one > 0 for one in centres) else steps
-    return _over_steps(centres, drawn, steps, _facts(a, b), more_is_better)
+    """Compare two groups of runs by their medians; a run is its samples in the order they were taken."""
+    return _compare([_medians(run) for run in a], [_medians(run) for run in b], more_is_better)
 
 
 def compare_rates(a: Sequence[Rated], b: Sequence[Rated]) -> Comparison:
@@ -104,80 +105,102 @@ def compare_rates(a: Sequence[Rated], b: Sequence[Rated]) -> Comparison:
 
     More is better. Steps that do not say their amount are left out on both sides of the fraction.
     """
-    a, b = ([_counted(*one) for one in side] for side in (a, b))
-    a, b = ([one for one in side if one[0].size] for side in (a, b))
-    noise = _facts(*([amount / seconds for amount, seconds in side] for side in (a, b)))
-    if len(a) > 1 or len(b) > 1:
-        return _over_runs([np.array([rate(*one) for one in side]) for side in (a, b)], noise, True)
-    steps = [side[0][0] / side[0][1] if side else np.empty(0) for side in (a, b)]
-    rates = [rate(*side[0]) if side else math.nan for side in (a, b)]
-    rng = np.random.default_rng(0)
-    drawn = [block_rates(*side[0], rng) for side in (a, b)] if all(one > 0 for one in rates) else steps
-    return _over_steps(rates, drawn, steps, noise, True)
+    return _compare([_rates(*run) for run in a], [_rates(*run) for run in b], more_is_better=True)
 
 
 def rate(amount: Samples, seconds: Samples) -> float:
     """The whole amount over the whole time, of the steps that say both; NaN where none does."""
-    amount, seconds = _counted(amount, seconds)
-    return float(amount.sum() / seconds.sum()) if amount.size else math.nan
+    return _rates(amount, seconds).centre
 
 
-def _counted(amount: Samples, seconds: Samples) -> Rated:
-    known = ~np.isnan(amount) & (seconds > 0)
-    return amount[known], seconds[known]
+def verdict_of(low: float, high: float, margin: float, *, more_is_better: bool = False) -> Verdict:
+    """What an interval of B / A says. `margin` is the run-to-run noise that the interval does not contain."""
+    low, high = low / (1.0 + margin), high * (1.0 + margin)
+    if low > 1.0 or high < 1.0:
+        return Verdict.FASTER if (low > 1.0) is more_is_better else Verdict.SLOWER
+    equal = low > 1.0 / (1.0 + EQUIVALENT) and high < 1.0 + EQUIVALENT
+    return Verdict.SAME if equal else Verdict.CANNOT_TELL
 
 
-def _known(samples: Samples) -> Samples:
+def _medians(samples: Samples) -> _Measured:
     values = np.asarray(samples, dtype=np.float64)
-    return values[~np.isnan(values)]
+    values = values[~np.isnan(values)]
+    centre = float(np.median(values)) if values.size else math.nan
+    return _Measured(samples=values, centre=centre, resampled=lambda rng: block_medians(values, rng))
 
 
-def _facts(a: Sequence[Samples], b: Sequence[Samples]) -> dict[str, Any]:
-    return {"noise_a": _noise(a), "noise_b": _noise(b)}
-
-
-def _noise(runs: Sequence[Samples]) -> Noise:
-    """The worst verdict among the runs."""
-    order = (Noise.STEADY, Noise.NOISY, Noise.UNRELIABLE, Noise.TOO_FEW, Noise.NONE)
-    return max((summarize(one).noise for one in runs), key=order.index, default=Noise.NONE)
-
-
-# -- runs ------------------------------------------------------------------------------------------
-
-
-def _over_runs(centres: Sequence[Samples], noise: Mapping[str, Any], more_is_better: bool) -> Comparison:
-    """Welch's t interval on the logarithms of one number per run, such as its median.
-
-    One run against several is held against their spread, as one more of them would be (Crawford and Howell
-    1998): the interval is wide, and rightly so.
-    """
-    noise = {**noise, "count_a": centres[0].size, "count_b": centres[1].size}
-    if any(group.size == 0 or (group <= 0).any() for group in centres):
-        means = [float(np.mean(group)) if group.size else math.nan for group in centres]
-        return _unknown(means[0], means[1], Unit.RUNS, noise)
-    logs = [np.log(group) for group in centres]
-    centre = float(logs[1].mean() - logs[0].mean())
-    spread, degrees = _welch(*logs)
-    reach = _t(degrees) * spread
-    low, high = math.exp(centre - reach), math.exp(centre + reach)
-    verdict = _verdict(low, high, 0.0, more_is_better)
-    return Comparison(
-        a=float(np.exp(logs[0].mean())),
-        b=float(np.exp(logs[1].mean())),
-        ratio=math.exp(centre),
-        low=low,
-        high=high,
-        unit=Unit.RUNS,
-        verdict=verdict,
-        **noise,
+def _rates(amount: Samples, seconds: Samples) -> _Measured:
+    known = ~np.isnan(amount) & (seconds > 0)
+    amount, seconds = amount[known], seconds[known]
+    whole = float(amount.sum() / seconds.sum()) if amount.size else math.nan
+    return _Measured(
+        samples=amount / seconds, centre=whole, resampled=lambda rng: block_rates(amount, seconds, rng)
     )
 
 
+def _compare(a: Sequence[_Measured], b: Sequence[_Measured], more_is_better: bool) -> Comparison:
+    a, b = ([run for run in side if run.samples.size] for side in (a, b))
+    over_runs = max(len(a), len(b)) > 1
+    counted = [len(side) if over_runs else sum(run.samples.size for run in side) for side in (a, b)]
+    centres = [_centre([run.centre for run in side]) for side in (a, b)]
+    noise = [_noise(side) for side in (a, b)]
+    ratio = low = high = math.nan
+    verdict = None
+    if all(side and all(run.centre > 0 for run in side) for side in (a, b)):
+        ratio = centres[1] / centres[0]
+        low, high = _over_runs(a, b) if over_runs else _over_steps(a[0], b[0])
+        margin = (
+            DRIFT if over_runs else max(RUN_TO_RUN, *(summarize(run.samples).spread / 2 for run in (*a, *b)))
+        )
+        verdict = verdict_of(low, high, margin, more_is_better=more_is_better)
+        if not over_runs and Noise.TOO_FEW in noise:
+            verdict = Verdict.CANNOT_TELL
+    return Comparison(
+        a=centres[0],
+        b=centres[1],
+        ratio=ratio,
+        low=low,
+        high=high,
+        over=IntervalOver.RUNS if over_runs else IntervalOver.STEPS,
+        verdict=verdict,
+        noise_a=noise[0],
+        noise_b=noise[1],
+        count_a=counted[0],
+        count_b=counted[1],
+    )
+
+
+def _centre(centres: Sequence[float]) -> float:
+    """The geometric mean, since runs are compared by ratios; the mean where one is 0."""
+    if not centres:
+        return math.nan
+    return float(np.exp(np.mean(np.log(centres))) if min(centres) > 0 else np.mean(centres))
+
+
+def _noise(runs: Sequence[_Measured]) -> Noise:
+    """The worst verdict among the runs."""
+    order = (Noise.STEADY, Noise.NOISY, Noise.UNRELIABLE, Noise.TOO_FEW, Noise.NONE)
+    return max((summarize(run.samples).noise for run in runs), key=order.index, default=Noise.NONE)
+
+
+def _over_runs(a: Sequence[_Measured], b: Sequence[_Measured]) -> tuple[float, float]:
+    """Welch's t interval on the logarithms of one number per run, such as its median."""
+    logs = [np.log([run.centre for run in side]) for side in (a, b)]
+    centre = float(logs[1].mean() - logs[0].mean())
+    error, degrees = _welch(*logs)
+    reach = _t(degrees) * error
+    return math.exp(centre - reach), math.exp(centre + reach)
+
+
 def _welch(a: Samples, b: Samples) -> tuple[float, float]:
-    """Standard error of the difference of two means, and its degrees of freedom."""
+    """Standard error of the difference of two means, and its degrees of freedom.
+
+    A single run is held against the spread of the several, as one more of them would be (Crawford and Howell
+    1998): the interval is wide, and rightly so.
+    """
     if min(a.size, b.size) == 1:
-        many = a if a.size > 1 else b
-        return float(many.std(ddof=1)) * math.sqrt(1 + 1 / many.size), many.size - 1.0
+        several = a if a.size > 1 else b
+        return float(several.std(ddof=1)) * math.sqrt(1 + 1 / several.size), several.size - 1.0
     parts = [float(group.var(ddof=1)) / group.size for group in (a, b)]
     total = sum(parts)
     if not total:
@@ -192,37 +215,15 @@ def _t(degrees: float) -> float:
     return float(np.interp(1.0 / max(degrees, 1.0), places[::-1], _T_975[::-1]))
 
 
-# -- steps -----------------------------------------------------------------------------------------
-
-
-def _over_steps(
-    centres: Sequence[float],
-    drawn: Sequence[Samples],
-    steps: Sequence[Samples],
-    noise: Mapping[str, Any],
-    more_is_better: bool,
-) -> Comparison:
-    """A bootstrap of B / A: of each side its number, the same of resampled series, and its steps."""
-    noise = {**noise, "count_a": steps[0].size, "count_b": steps[1].size}
-    if not all(centre > 0 for centre in centres):
-        return _unknown(centres[0], centres[1], Unit.STEPS, noise)
+def _over_steps(a: _Measured, b: _Measured) -> tuple[float, float]:
+    """A bootstrap interval of B / A."""
+    rng = np.random.default_rng(0)
+    below, above = a.resampled(rng), b.resampled(rng)
     with np.errstate(divide="ignore", invalid="ignore"):
-        ratios = drawn[1] / drawn[0]
+        ratios = above / below
     ratios[~np.isfinite(ratios)] = np.nan  # a resampled median of 0: an account that few steps have
     low, high = np.nanquantile(ratios, ((1 - CONFIDENCE) / 2, (1 + CONFIDENCE) / 2))
-    spread = max(summarize(one).spread for one in steps)
-    verdict = _verdict(float(low), float(high), max(RUN_TO_RUN, spread / 2), more_is_better)
-    few = Noise.TOO_FEW in (noise["noise_a"], noise["noise_b"])
-    return Comparison(
-        a=centres[0],
-        b=centres[1],
-        ratio=centres[1] / centres[0],
-        low=float(low),
-        high=float(high),
-        unit=Unit.STEPS,
-        verdict=Verdict.NOISY if few else verdict,
-        **noise,
-    )
+    return float(low), float(high)
 
 
 def block_medians(samples: Samples, rng: np.random.Generator, resamples: int = RESAMPLES) -> Samples:
@@ -245,50 +246,36 @@ def block_rates(
     """Rates of resampled series: whole amount over whole time, drawn in the same blocks as medians are."""
     size = seconds.size // BATCHES
     if size >= 3:
-        amount, seconds = (one[: size * BATCHES].reshape(BATCHES, size).sum(1) for one in (amount, seconds))
-    places = _places(amount / seconds, rng, resamples)
-    return np.asarray(amount[places].sum(axis=1) / seconds[places].sum(axis=1))
+        amount, seconds = (
+            column[: size * BATCHES].reshape(BATCHES, size).sum(1) for column in (amount, seconds)
+        )
+    rows = _block_indices(amount / seconds, rng, resamples)
+    return np.asarray(amount[rows].sum(axis=1) / seconds[rows].sum(axis=1))
 
 
 def _draws(samples: Samples, rng: np.random.Generator, resamples: int) -> Samples:
     """One resampled series per row."""
-    return np.asarray(samples[_places(samples, rng, resamples)])
+    return np.asarray(samples[_block_indices(samples, rng, resamples)])
 
 
-def _places(samples: Samples, rng: np.random.Generator, resamples: int) -> NDArray[np.int64]:
-    """Which of the samples each resampled series has: blocks of neighbours, a series per row."""
+def _block_indices(samples: Samples, rng: np.random.Generator, resamples: int) -> NDArray[np.int64]:
+    """The indices of each resampled series, one per row: blocks of neighbouring samples."""
     count, length = samples.size, block_length(samples)
     starts = rng.integers(0, count, (resamples, -(-count // length)))
     return (starts[:, :, None] + np.arange(length)).reshape(resamples, -1)[:, :count] % count
 
 
 def block_length(samples: Samples) -> int:
-    """Steps in a block: at least the cube root of their number, and as far as they are correlated."""
+    """Steps in a block: as far as they are correlated, and at least the cube root of their number."""
     count = int(samples.size)
     least: int = max(1, round(math.pow(count, 1 / 3)))
     if count < 8:
         return least
     most = max(least, count // 4)
     bound = 2.0 / math.sqrt(count)
-    centred = np.argsort(np.argsort(samples)) - (count - 1) / 2  # ranks: one slow step is no correlation
+    centred = np.argsort(np.argsort(samples)) - (count - 1) / 2  # ranks: a single slow step is no correlation
     variance = float(centred @ centred)
     for lag in range(1, most):
         if float(centred[:-lag] @ centred[lag:]) < bound * variance:
             return max(least, lag)
     return most
-
-
-# -- verdicts --------------------------------------------------------------------------------------
-
-
-def _verdict(low: float, high: float, margin: float, more_is_better: bool) -> Verdict:
-    """A difference counts where the whole interval lies beyond 1, and by more than the margin."""
-    if low > 1.0 + margin or high < 1.0 / (1.0 + margin):
-        higher = low > 1.0
-        return Verdict.FASTER if higher is more_is_better else Verdict.SLOWER
-    return Verdict.NOISY if high / low > WIDE or margin > NOISY_SPREAD else Verdict.SAME
-
-
-def _unknown(a: float, b: float, unit: Unit, noise: Mapping[str, Any]) -> Comparison:
-    nan = math.nan
-    return Comparison(a=a, b=b, ratio=nan, low=nan, high=nan, unit=unit, verdict=None, **noise)

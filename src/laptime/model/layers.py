@@ -1,4 +1,4 @@
-"""A layer, the time it took in one phase of one step, and the kernels it ran."""
+"""A layer, the time it took in one phase or in all of them, and the kernels it ran."""
 
 from __future__ import annotations
 
@@ -49,6 +49,25 @@ class LayerTime:
     busy_s: float | None = None
     idle_s: float | None = None
     memory_bytes: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LayerSeconds:
+    """Seconds of a layer in each phase of a step, measured or predicted."""
+
+    layer: str
+    forward_s: float
+    backward_s: float
+    update_s: float
+
+    @property
+    def total_s(self) -> float:
+        """Of the whole step."""
+        return self.forward_s + self.backward_s + self.update_s
+
+    def seconds(self, phase: Phase) -> float:
+        """Of one phase."""
+        return {Phase.FORWARD: self.forward_s, Phase.BACKWARD: self.backward_s}.get(phase, self.update_s)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 from laptime.files.typed import build
 from laptime.model.accounts import Account
 from laptime.model.constants import Source
-from laptime.model.layers import LOSS_LAYER
+from laptime.model.layers import LOSS_LAYER, LayerSeconds
 
 LIBRARY_BYTES: Annotated[
     int,
@@ -29,21 +29,6 @@ ROUNDING: Annotated[
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LayerTime:
-    """Seconds of a layer in each phase of a step."""
-
-    layer: str
-    forward_s: float
-    backward_s: float
-    update_s: float
-
-    @property
-    def total_s(self) -> float:
-        """Of the whole step."""
-        return self.forward_s + self.backward_s + self.update_s
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Prediction:
     """How long a step takes on a device, and what it needs. All of it is predicted, nothing measured."""
 
@@ -57,7 +42,7 @@ class Prediction:
     busy_s: float  # of the device
     host_s: float  # of the host, to hand the step's operations over
     phases: Mapping[Account, float]  # forward, loss, backward and update
-    layer_times: tuple[LayerTime, ...]
+    layer_times: tuple[LayerSeconds, ...]
     bottleneck: str
     uncovered: Mapping[str, float]  # operations without a formula, and their share of the bytes
     peak_memory_bytes: int  # what tensors allocate
@@ -77,17 +62,24 @@ class Prediction:
         """From its fields as JSON has them; what only another laptime keeps is passed over."""
         if not isinstance(document, Mapping):
             raise ValueError("it is no object")
-        prediction = build(cls, {**document, "layer_times": named_loss(document.get("layer_times"))})
-        if min(prediction.batch, prediction.gpus) < 1 or not prediction.step_s > 0:
-            raise ValueError("batch, gpus and step_s must be above 0")
-        if prediction.device_memory_bytes is not None and not prediction.device_memory_bytes > 0:
+        rows = document.get("layer_times")
+        if isinstance(rows, list):  # an earlier laptime left the loss without a name
+            nameless = [isinstance(row, dict) and row.get("layer") == "" for row in rows]
+            rows = [
+                row | {"layer": LOSS_LAYER} if loss else row for row, loss in zip(rows, nameless, strict=True)
+            ]
+        made = build(cls, {**document, "layer_times": rows})
+        if (
+            min(made.batch, made.gpus) < 1
+            or not made.step_s > 0
+            or not made.interval_s[0] <= made.interval_s[1]
+        ):
+            raise ValueError("batch, gpus and step_s must be above 0, and the interval in order")
+        if made.device_memory_bytes is not None and not made.device_memory_bytes > 0:
             raise ValueError("device_memory_bytes must be above 0")
-        low, high = prediction.interval_s
-        if not low <= high:
-            raise ValueError("interval_s ends before it begins")
-        return prediction
+        return made
 
-    def layers(self) -> tuple[LayerTime, ...]:
+    def layers(self) -> tuple[LayerSeconds, ...]:
         """In the order of their first calls."""
         return self.layer_times
 
@@ -128,11 +120,30 @@ class Prediction:
         return self.training_s / 3600 * self.watts * self.gpus / 1000
 
 
-def named_loss(layers: Any) -> Any:
-    """Predicted layers as this laptime writes them: an earlier one left the loss without a name."""
-    if not isinstance(layers, list):
-        return layers
-    return [
-        one | {"layer": LOSS_LAYER} if isinstance(one, dict) and one.get("layer") == "" else one
-        for one in layers
-    ]
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PredictedTime:
+    """Measured and predicted seconds of the same thing; None where a side has none."""
+
+    measured: float | None
+    predicted: float | None
+    same_device: bool  # False: the ratio is no error
+
+    @property
+    def ratio(self) -> float | None:
+        """Predicted over measured."""
+        return self.predicted / self.measured if self.measured and self.predicted is not None else None
+
+    @property
+    def error(self) -> float | None:
+        """How far the prediction is off; None where that cannot be told."""
+        return None if self.ratio is None or not self.same_device else self.ratio - 1
+
+    @property
+    def largest(self) -> float:
+        """Of the larger side."""
+        return max(self.measured or 0.0, self.predicted or 0.0)
+
+    def document(self) -> dict[str, float | None]:
+        """As `--json` has it."""
+        sides = {"measured": self.measured, "predicted": self.predicted}
+        return {**sides, "ratio": self.ratio, "error": self.error}

@@ -8,7 +8,7 @@ nothing to do with the batch but happens to be divisible by it (a mask, position
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
 from laptime.errors import WorkloadError
@@ -29,19 +29,26 @@ def rescaled(workload: Workload, batch: int) -> Workload:
         raise WorkloadError(
             "of a step with one sample nobody can tell what grows with the batch; read or record one with two"
         )
+    share = batch / workload.batch
     try:
         weights = _weights(workload.operations)
-        grown = _grown(workload, batch / workload.batch, weights)
-        operations = [_operation(each, workload.batch, batch, weights) for each in workload.operations]
+        operations = tuple(
+            replace(
+                _operation(operation, workload.batch, batch, weights),
+                alive=int(min(operation.alive, fixed) + max(0, operation.alive - fixed) * share),
+            )
+            for operation, fixed in zip(workload.operations, _fixed_bytes(workload, weights), strict=True)
+        )
     except (KeyError, ArithmeticError) as error:  # the document of a workload can leave sizes out
         raise WorkloadError(
             f"an operation of the workload has no usable sizes ({first_line(error)}); trace it anew"
         ) from None
+    most = max((operation.alive for operation in operations), default=0)
     return replace(
         workload,
         batch=batch,
-        operations=tuple(replace(operation, alive=int(operation.alive * grown)) for operation in operations),
-        memory=_memory(workload, batch, grown),
+        operations=operations,
+        memory=_memory(workload, batch, most, weights),
         notes=(*workload.notes, f"sizes of batch {batch} follow from those of batch {workload.batch}"),
     )
 
@@ -80,56 +87,42 @@ def _weights(operations: Iterable[Operation]) -> set[tuple[str, int]]:
     }
 
 
-def _grown(workload: Workload, share: float, weights: set[tuple[str, int]]) -> float:
-    """How much more is alive in a step: activations grow with the batch, gradients of weights do not."""
-    before, after = (_alive(workload, factor, weights) for factor in (1.0, share))
-    return after / before if before else 1.0
+def _fixed_bytes(workload: Workload, weights: set[tuple[str, int]]) -> Iterator[float]:
+    """Of what is alive at each operation, the bytes that no batch changes: gradients so far, cast weights.
+
+    Autocast's copies of a layer's weights live until its backward pass is over.
+    """
+    fixed, copies, last = 0.0, dict[str, int](), None
+    for operation in workload.operations:
+        if operation.phase is Phase.FORWARD and _casts(operation, weights):
+            copies[operation.layer] = copies.get(operation.layer, 0) + operation.written
+            fixed += operation.written
+        elif operation.phase is Phase.BACKWARD:
+            if operation.layer != last and last is not None:
+                fixed -= copies.pop(last, 0)
+            last = operation.layer
+            if _casts(operation, weights):  # a gradient in its parameter's type replaces a shorter one
+                fixed += operation.written / 2
+            else:
+                growth = kind_named(operation.kind).growth(operation, workload.batch)
+                fixed += min(growth.fixed_written, operation.written)
+        yield fixed
 
 
-def _memory(workload: Workload, batch: int, grown: float) -> Memory:
+def _memory(workload: Workload, batch: int, alive: int, weights: set[tuple[str, int]]) -> Memory:
     """The peak is in the backward pass, or else in the update, which no batch changes."""
     memory, old = workload.memory, workload.batch
-    static, moving = memory.static, memory.peak - memory.static - memory.inputs
     inputs = memory.inputs * batch // old
     update = memory.gradients * (1 + temporaries(workload))
-    if moving <= update:  # then the peak says nothing of the backward pass; workloads of old have no other
-        moving = max((operation.alive for operation in workload.operations), default=0) or moving
-    peak = max(int(moving * grown), update)
+    if not alive:  # workloads of earlier versions do not say what is alive at each operation
+        moving = memory.peak - memory.static - memory.inputs
+        alive = memory.gradients + max(0, moving - memory.gradients) * batch // old
+    forward = workload.phase(Phase.FORWARD)
+    copies = sum(operation.written for operation in forward if _casts(operation, weights))
+    copies = min(copies, memory.activations)
     return replace(
         memory,
         inputs=inputs,
-        activations=memory.activations * batch // old,
-        peak=static + inputs + peak,
+        activations=copies + (memory.activations - copies) * batch // old,
+        peak=memory.static + inputs + max(alive, update),
     )
-
-
-def _alive(workload: Workload, share: float, weights: set[tuple[str, int]]) -> float:
-    """The most bytes alive in a backward pass, roughly: a layer's activations go as its gradients come."""
-    forward: dict[str, int] = {}
-    casts = 0  # weights in another type: they are held like activations, and do not grow
-    for operation in workload.operations:
-        if operation.phase is Phase.FORWARD:
-            if _casts(operation, weights):
-                casts += operation.written
-            else:
-                forward[operation.layer] = forward.get(operation.layer, 0) + operation.written
-    whole = sum(forward.values()) or 1
-    grows = float(max(0, workload.memory.activations - casts))
-    held, gradients, last = grows, float(casts), None
-    most = held * share + casts
-    for operation in workload.operations:
-        if operation.phase is not Phase.BACKWARD:
-            continue
-        if operation.layer != last:
-            held -= grows * forward.pop(last, 0) / whole if last is not None else 0.0
-            last = operation.layer
-        if _casts(operation, weights):  # a gradient in its parameter's type takes the place of a shorter one
-            most = max(most, gradients + operation.written + held * share)
-            gradients += operation.written / 2
-            continue
-        kept = min(
-            kind_named(operation.kind).growth(operation, workload.batch).fixed_written, operation.written
-        )
-        gradients += kept
-        most = max(most, gradients + (held + 2 * (operation.written - kept)) * share)
-    return most

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
-from laptime.model import ACCOUNTS, Account, Statistics, Step, summarize
+from laptime.model import ACCOUNTS, Account, Statistics, summarize
 from laptime.runs import text_table
-from laptime.runs.select import Columns, first_steps, warm
-from laptime.runs.table_reader import StoredTable
+from laptime.runs.select import Columns, Mask, SelectedSteps
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,8 +38,8 @@ class AccountSummaries(Mapping[Account, AccountSummary]):
         self.wall = wall
         self.skipped = skipped  # first steps left out of each attempt; 0 where no others were left
 
-    def __getitem__(self, account: Account) -> AccountSummary:
-        return self._summaries[Account(account)]
+    def __getitem__(self, account: Account | str) -> AccountSummary:
+        return self._summaries[account]  # type: ignore[index]  # an Account is its name
 
     def __iter__(self) -> Iterator[Account]:
         return iter(self._summaries)
@@ -67,47 +65,27 @@ class AccountSummaries(Mapping[Account, AccountSummary]):
         return text_table.table(("account", "median ms", "total s", "share"), rows, left=1)
 
 
-def summarize_accounts(
-    stored: StoredTable[Step],
-    *,
-    stage: str,
-    instrumented: bool | None,
-    skip: int,
-    disturbed: Collection[int] = (),
-) -> AccountSummaries:
-    """Account summaries of one stage's steps. `disturbed` ones, slowed by a trace, are left out as well."""
-    names = ["stage", "attempt", "rank", "step", "wall_s", "instrumented", *(a.column for a in ACCOUNTS)]
-    columns = Columns(stored, names)
-    columns.only(columns.equals("stage", stage))
-    past = warm(columns, first_steps(columns), skip)
-    skipped = skip if past.any() else 0
-    if skipped:
-        columns.only(past)
-    if instrumented is not None:
-        columns.only(columns["instrumented"] == instrumented)
-    traced = ~np.isnan(columns["idle_s"])
-    calm = ~traced & ~np.isin(columns["step"], list(disturbed))
-    timed = calm if calm.any() else ~traced if (~traced).any() else np.ones_like(traced)
+def summarize_accounts(steps: SelectedSteps) -> AccountSummaries:
+    """Account summaries of the steps that count."""
+    summaries = {account: _summary(account, steps.every, steps.counted) for account in ACCOUNTS}
+    if steps.traced.any() and not steps.all_traced:
+        idle = _summary(Account.IDLE, steps.every, steps.traced)
+        summaries[Account.IDLE] = replace(idle, traced=True)
+    return AccountSummaries(summaries, summarize(steps["wall_s"]), steps.skipped)
 
-    def summary(account: Account, mask: Any, *, aside: bool) -> AccountSummary:
-        seconds = columns[account.column][mask]
-        known = seconds[~np.isnan(seconds)]
-        wall = float(columns["wall_s"][mask].sum())
-        total = float(known.sum()) if known.size else math.nan
-        share = total / wall if wall else math.nan
-        return AccountSummary(
-            account=account,
-            seconds=summarize(seconds),
-            total_s=total,
-            share=share,
-            half_in=_half_in(known),
-            traced=aside,
-        )
 
-    summaries = {account: summary(account, timed, aside=False) for account in ACCOUNTS}
-    if traced.any() and not traced.all():
-        summaries[Account.IDLE] = summary(Account.IDLE, traced, aside=True)
-    return AccountSummaries(summaries, summarize(columns["wall_s"][timed]), skipped)
+def _summary(account: Account, every: Columns, mask: Mask) -> AccountSummary:
+    seconds = every[account.column][mask]
+    known = seconds[~np.isnan(seconds)]
+    wall = float(every["wall_s"][mask].sum())
+    total = float(known.sum()) if known.size else math.nan
+    return AccountSummary(
+        account=account,
+        seconds=summarize(seconds),
+        total_s=total,
+        share=total / wall if wall else math.nan,
+        half_in=_half_in(known),
+    )
 
 
 def _half_in(seconds: NDArray[np.float64]) -> int:

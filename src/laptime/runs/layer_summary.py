@@ -4,56 +4,58 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from itertools import pairwise
+from dataclasses import dataclass, replace
 from typing import Any, overload
 
 import numpy as np
-from numpy.typing import NDArray
 
-from laptime.model import Layer, LayerTime, Phase, Statistics, Step, summarize
+from laptime.model import Layer, LayerSeconds, Phase, Statistics, summarize
 from laptime.model.layers import LOSS_LAYER, OTHER_LAYER
 from laptime.runs import text_table
-from laptime.runs.select import Columns, Mask, first_steps, warm
-from laptime.runs.table_reader import StoredTable
-
-_COLUMNS = (
-    "stage",
-    "attempt",
-    "step",
-    "rank",
-    "layer",
-    "phase",
-    "seconds",
-    "calls",
-    "busy_s",
-    "idle_s",
-    "memory_bytes",
-)
-_ADDED = ("seconds", "calls", "busy_s", "idle_s")  # over the calls of a step
+from laptime.runs.select import LayerCells, Samples, SelectedLayers
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LayerSummary:
-    """One layer over many steps. A phase is None where the layer was never seen in it.
+class LayerSummary(LayerSeconds):
+    """One layer over many steps. Its seconds are means over all of them, which add up to the accounts.
 
-    A step without an update counts as 0 s of it, as in the accounts: with gradient accumulation over three or
-    more steps the median of `update` is 0, and its mean is what an update takes divided among them.
+    `forward`, `backward` and `update` are of the steps in which the layer ran; None where it never did. A
+    step without an update counts as 0 s of it: with gradient accumulation over three or more steps the
+    median of `update` is 0, and its mean is what an update takes divided among them.
     """
 
-    layer: str
     kind: str
     parameters: int
     calls: int  # per step, in the first phase seen: 2 for a module used twice
     forward: Statistics | None
     backward: Statistics | None
     update: Statistics | None
-    total_s: float  # the sum of the phases' medians: a typical step
-    sum_s: float  # every second measured, of the same steps
+    median_s: float  # the sum of the phases' medians: a typical step
     share: float  # of the summed `total_s`
     busy_s: float | None  # medians over kernel-traced steps, summed over the phases
     idle_s: float | None
     memory_bytes: int | None  # the largest seen
+    how: Mapping[Phase, str]  # how the times were obtained: measured, allocated, …
+    trainable: bool | None  # None of what is no layer of the network
+    compiled: bool
+    activation_bytes: int | None
+    peak_bytes: int | None
+
+    @property
+    def is_module(self) -> bool:
+        """Whether it is a part of the network, and not the loss or what is in no layer."""
+        return self.layer not in (LOSS_LAYER, OTHER_LAYER)
+
+    @property
+    def spread(self) -> float | None:
+        """Interquartile range over the median, as if the phases were slow together: the widest it can be."""
+        ranges = [found.q3 - found.q1 for phase in Phase if (found := self.phase(phase))]
+        return sum(ranges) / self.median_s if self.median_s else None
+
+    def phase(self, phase: Phase) -> Statistics | None:
+        """Of the steps in which the layer ran."""
+        statistics: Statistics | None = getattr(self, phase.value)
+        return statistics
 
 
 class LayerSummaries(Sequence[LayerSummary]):
@@ -61,7 +63,8 @@ class LayerSummaries(Sequence[LayerSummary]):
 
     `skipped` says how many first steps of each attempt were left out (0 where no other steps were left);
     `traced` is True where every step was kernel-traced, so that the times include the tracer's cost. `steps`
-    have layer times, `updates` of them an update: fewer where gradients are accumulated.
+    have layer times, `updates` of them an update: fewer where gradients are accumulated. `compute_s` is what
+    the compute accounts of exactly these steps take in the mean.
     """
 
     def __init__(
@@ -70,14 +73,16 @@ class LayerSummaries(Sequence[LayerSummary]):
         *,
         skipped: int,
         traced: bool,
-        steps: int = 0,
-        updates: int = 0,
+        steps: int,
+        updates: int,
+        compute_s: float,
     ) -> None:
         self._summaries = tuple(summaries)
         self.skipped = skipped
         self.traced = traced
         self.steps = steps
         self.updates = updates
+        self.compute_s = compute_s
 
     @overload
     def __getitem__(self, index: int | str) -> LayerSummary: ...
@@ -95,83 +100,75 @@ class LayerSummaries(Sequence[LayerSummary]):
     def __len__(self) -> int:
         return len(self._summaries)
 
+    def of(self, summaries: Iterable[LayerSummary]) -> LayerSummaries:
+        """Other summaries of the same steps, as sorted ones are."""
+        return LayerSummaries(
+            summaries,
+            skipped=self.skipped,
+            traced=self.traced,
+            steps=self.steps,
+            updates=self.updates,
+            compute_s=self.compute_s,
+        )
+
+    @property
+    def total_s(self) -> float:
+        """All layers together in the mean step."""
+        return sum(layer.total_s for layer in self)
+
+    @property
+    def named_share(self) -> float:
+        """The share of their time charged to a named unit, not to "(other)"; NaN without times."""
+        return sum(layer.share for layer in self if layer.layer != OTHER_LAYER) if self else math.nan
+
     def __repr__(self) -> str:
         if not self._summaries:
             return "no layers"
         header = ["layer", "kind", "parameters", "calls"]
-        header += ["forward ms", "backward ms", "update ms", "total ms", "share"]
-        busy = any(one.busy_s is not None for one in self)
-        rows = [_cells(one, busy) for one in self]
+        header += ["forward ms", "backward ms", "update ms", "total ms", "median ms", "share"]
+        busy = any(layer.busy_s is not None for layer in self)
+        rows = [_cells(layer, busy) for layer in self]
         return text_table.table(header + ["busy ms", "idle ms"] * busy, rows, left=2)
 
 
-def _cells(one: LayerSummary, busy: bool) -> list[str]:
-    cells = [text_table.name(one.layer), text_table.name(one.kind), f"{one.parameters:,}", str(one.calls)]
-    cells += [text_table.spread(phase) for phase in (one.forward, one.backward, one.update)]
-    cells += [text_table.milliseconds(one.total_s), text_table.share(one.share)]
-    return cells + [text_table.milliseconds(one.busy_s), text_table.milliseconds(one.idle_s)] * busy
+def _cells(layer: LayerSummary, busy: bool) -> list[str]:
+    cells = [text_table.name(layer.layer), text_table.name(layer.kind), f"{layer.parameters:,}"]
+    cells += [str(layer.calls), *(_mean(layer, phase) for phase in Phase)]
+    cells += [text_table.milliseconds(layer.total_s), text_table.milliseconds(layer.median_s)]
+    cells.append(text_table.share(layer.share))
+    return cells + [text_table.milliseconds(layer.busy_s), text_table.milliseconds(layer.idle_s)] * busy
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _PhaseCells:
-    """One layer in one phase: a sample per step, rank and attempt."""
-
-    seconds: NDArray[np.float64]
-    calls: NDArray[np.float64]
-    busy_s: NDArray[np.float64]
-    idle_s: NDArray[np.float64]
-    memory_bytes: NDArray[np.float64]
+def _mean(layer: LayerSummary, phase: Phase) -> str:
+    """A mean with half the interquartile range over the median: `1.234 ±3%`."""
+    statistics = layer.phase(phase)
+    if statistics is None:
+        return "-"
+    return f"{text_table.milliseconds(layer.seconds(phase))} ±{statistics.spread / 2:.0%}"
 
 
-def summarize_layers(
-    layers: StoredTable[LayerTime],
-    steps: StoredTable[Step],
-    network: Sequence[Layer],
-    *,
-    stage: str,
-    skip: int,
-) -> LayerSummaries:
-    """Layer summaries of one stage's steps."""
-    columns = Columns(layers, _COLUMNS)
-    columns.only(columns.equals("stage", stage))
-    books = Columns(steps, ("stage", "attempt", "rank", "step"))
-    books.only(books.equals("stage", stage))
-    past = warm(columns, first_steps(books), skip)
-    skipped = skip if past.any() else 0
-    if skipped:
-        columns.only(past)
-    traced = ~np.isnan(columns["idle_s"])
-    all_traced = bool(traced.all() and columns.rows)
-    cells = _cells_by_layer(columns)
-    timed = _steps_among(columns, None if all_traced or not traced.any() else ~traced)
-    updates = _steps_among(columns, columns.equals("phase", Phase.UPDATE) & (all_traced | ~traced))
+def summarize_layers(layers: SelectedLayers, network: Sequence[Layer]) -> LayerSummaries:
+    """Layer summaries of the steps that count and have layer marks."""
+    cells: dict[str, dict[str, LayerCells]] = {}
+    updated = np.zeros_like(layers.timed)
+    for (layer, phase), found in layers.rows.cells(layers.timed | layers.traced):
+        cells.setdefault(layer, {})[phase] = found
+        if phase == Phase.UPDATE:
+            updated[found.step] = True
     rows = [
-        _summary(layer, cells.get(layer.name, {}), all_traced, timed) for layer in _ordered(network, cells)
+        _summary(layer, cells.get(layer.name, {}), layers, described=place < len(network))
+        for place, layer in enumerate(_ordered(network, cells))
     ]
-    whole = sum(row["total_s"] for row in rows)
+    whole = sum(row["forward_s"] + row["backward_s"] + row["update_s"] for row in rows)
+    summaries = (LayerSummary(**row, share=math.nan) for row in rows)
     return LayerSummaries(
-        (LayerSummary(**row, share=row["total_s"] / whole if whole else math.nan) for row in rows),
-        skipped=skipped,
-        traced=all_traced,
-        steps=timed,
-        updates=updates,
+        [replace(row, share=row.total_s / whole) if whole else row for row in summaries],
+        skipped=layers.skipped,
+        traced=layers.all_traced,
+        steps=layers.count,
+        updates=int(np.count_nonzero(updated & layers.timed)),
+        compute_s=layers.steps.compute_s(layers.timed),
     )
-
-
-def _steps_among(columns: Columns, mask: Mask | None) -> int:
-    """How many steps, of all ranks and attempts, these rows are of. Ticked off a list: no sort."""
-    if not columns.rows:
-        return 0
-    place = columns["step"] - columns["step"].min()
-    wide = int(place.max()) + 1
-    for name in ("attempt", "rank"):
-        low, high = int(columns[name].min()), int(columns[name].max())
-        if high > low:
-            place = place + (columns[name].astype(np.int64) - low) * wide
-            wide *= high - low + 1
-    seen = np.zeros(wide, dtype=np.bool_)
-    seen[place if mask is None else place[mask]] = True
-    return int(np.count_nonzero(seen))
 
 
 def _ordered(network: Sequence[Layer], measured: Iterable[str]) -> list[Layer]:
@@ -182,14 +179,20 @@ def _ordered(network: Sequence[Layer], measured: Iterable[str]) -> list[Layer]:
     return [*network, *(Layer(name=name, path=name, kind="") for name in beside + pseudo)]
 
 
-def _summary(layer: Layer, phases: Mapping[str, _PhaseCells], all_traced: bool, steps: int) -> dict[str, Any]:
-    timed = {}
-    for phase, cells in phases.items():
-        seconds = cells.seconds if all_traced else cells.seconds[np.isnan(cells.idle_s)]
-        if seconds.size:
-            missing = steps - seconds.size if phase == Phase.UPDATE else 0
-            timed[phase] = np.append(seconds, np.zeros(missing)) if missing > 0 else seconds
-    statistics = {phase: summarize(seconds) for phase, seconds in timed.items()}
+def _summary(
+    layer: Layer, phases: Mapping[str, LayerCells], layers: SelectedLayers, *, described: bool
+) -> dict[str, Any]:
+    steps = layers.count
+    statistics: dict[str, Statistics] = {}
+    means = dict.fromkeys(Phase, 0.0)
+    for phase in Phase:
+        cells = phases.get(phase)
+        seconds = cells.seconds[layers.timed[cells.step]] if cells is not None else np.zeros(0)
+        if not seconds.size:
+            continue
+        means[phase] = float(seconds.sum()) / steps
+        missing = steps - seconds.size if phase is Phase.UPDATE else 0
+        statistics[phase] = summarize(np.append(seconds, np.zeros(missing)) if missing > 0 else seconds)
     first = next((phases[phase] for phase in Phase if phase in phases), None)
     memory = [float(np.nanmax(c.memory_bytes)) for c in phases.values() if not np.isnan(c.memory_bytes).all()]
     return {
@@ -197,52 +200,21 @@ def _summary(layer: Layer, phases: Mapping[str, _PhaseCells], all_traced: bool, 
         "kind": layer.kind,
         "parameters": layer.parameters,
         "calls": 0 if first is None else round(float(np.median(first.calls))),
+        **{f"{phase.value}_s": means[phase] for phase in Phase},
         **{phase.value: statistics.get(phase) for phase in Phase},
-        "total_s": sum(one.median for one in statistics.values()),
-        "sum_s": sum(float(seconds.sum()) for seconds in timed.values()),
+        "median_s": sum(found.median for found in statistics.values()),
         "busy_s": _summed_medians(cells.busy_s for cells in phases.values()),
         "idle_s": _summed_medians(cells.idle_s for cells in phases.values()),
         "memory_bytes": int(max(memory)) if memory else None,
+        "how": {phase: layers.rows.how((layer.name, phase.value)) for phase in Phase if phase in phases},
+        "trainable": layer.trainable if described else None,
+        "compiled": described and layer.compiled,
+        "activation_bytes": layer.activation_bytes,
+        "peak_bytes": layer.peak_bytes,
     }
 
 
-def _summed_medians(samples: Iterable[NDArray[np.float64]]) -> float | None:
+def _summed_medians(samples: Iterable[Samples]) -> float | None:
     known = [sample[~np.isnan(sample)] for sample in samples]
     medians = [float(np.median(sample)) for sample in known if sample.size]
     return sum(medians) if medians else None
-
-
-def _cells_by_layer(columns: Columns) -> dict[str, dict[str, _PhaseCells]]:
-    """Rows added up per layer, phase, attempt, rank and step, then split by layer and phase.
-
-    One integer names such a cell, so that a single sort brings its rows, and its layer's cells, together.
-    """
-    if not columns.rows:
-        return {}
-    words = columns.words["phase"]
-    key = columns["layer"].astype(np.int64) * len(words) + columns["phase"]
-    cells_per_group = 1
-    for name in ("attempt", "rank", "step"):
-        low, high = int(columns[name].min()), int(columns[name].max())
-        if high > low:
-            key *= high - low + 1
-            key += columns[name]
-            key -= low
-        cells_per_group *= high - low + 1
-    order = np.argsort(key, kind="stable")
-    key = key[order]
-    starts = np.flatnonzero(np.append(True, key[1:] != key[:-1]))
-    together = {name: columns.taken(name, order).astype(np.float64, copy=False) for name in _ADDED}
-    most = columns.taken("memory_bytes", order).astype(np.float64, copy=False)
-    if len(starts) < len(key):  # else every cell has one row, as where no layer is called twice in a step
-        together = {name: np.add.reduceat(values, starts) for name, values in together.items()}
-        most = np.fmax.reduceat(most, starts)
-    summed = together | {"memory_bytes": most}
-    group = key[starts] // cells_per_group
-    edges = [*np.flatnonzero(np.diff(group, prepend=-1)), len(group)]
-    found: dict[str, dict[str, _PhaseCells]] = {}
-    for low, high in pairwise(edges):
-        layer, phase = divmod(int(group[low]), len(words))
-        cells = _PhaseCells(**{name: values[low:high] for name, values in summed.items()})
-        found.setdefault(columns.words["layer"][layer], {})[words[phase]] = cells
-    return found

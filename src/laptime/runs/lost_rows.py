@@ -14,7 +14,6 @@ import numpy as np
 from laptime.runs.health import Health, healths
 from laptime.runs.run import Run
 from laptime.runs.schema import TABLES
-from laptime.runs.select import Columns
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,10 +79,10 @@ def _missing_rows(run: Run, table: str, rank: int, health: Health) -> int:
 
 def _missing_steps(run: Run, by_rank: Mapping[int, Health]) -> dict[int, int]:
     """By rank: numbers below the last one, known from rows or from the writer, that no row has."""
-    columns = Columns(run.stored("steps"), ("rank", "step"))
+    stages = run.tables.steps.stages.values()
     found = {}
-    for rank in {*np.unique(columns["rank"]).tolist(), *by_rank}:
-        present = np.unique(columns["step"][columns["rank"] == rank])
+    for rank in {*run.tables.steps.ranks, *by_rank}:
+        present = np.unique(np.concatenate([every["step"][every["rank"] == rank] for every in stages]))
         last = by_rank.get(rank, Health()).last_step
         numbers = max(-1 if last is None else last, int(present.max(initial=-1))) + 1
         found[rank] = numbers - len(present)

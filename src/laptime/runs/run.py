@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -16,12 +15,12 @@ from laptime.files.read import read_bytes, read_json
 from laptime.files.text import first_line, one_line
 from laptime.files.typed import build
 from laptime.model import Account, Layer, Stage, Step
-from laptime.model.layers import OTHER_LAYER
 from laptime.runs import schema
 from laptime.runs.account_summary import AccountSummaries, summarize_accounts
 from laptime.runs.health import Health
 from laptime.runs.heartbeat import is_alive
 from laptime.runs.layer_summary import LayerSummaries, summarize_layers
+from laptime.runs.select import RunTables, SelectedLayers, SelectedSteps, select_layers
 from laptime.runs.table_reader import StoredTable
 from laptime.runs.validate import sound
 
@@ -116,6 +115,7 @@ class Run:
         self.closed = self.status != "running"  # by its writer, which said how it ended
         if self.status == "running" and not is_alive(self.heartbeat):
             self.status = "interrupted"
+        self.tables = RunTables(self.stored("steps"), self.stored("layers"))  # read when first asked for
 
     @classmethod
     def load(cls, path: Path | str) -> Self:
@@ -173,26 +173,32 @@ class Run:
         told = kernels.get("disturbed") if isinstance(kernels, Mapping) else None
         return [step for step in told if isinstance(step, int)] if isinstance(told, list) else []
 
+    def selected(
+        self, stage: str = Stage.TRAIN, skip: int = 1, instrumented: bool | None = None
+    ) -> SelectedSteps:
+        """The steps of a stage that count; `laptime.runs.select` says which."""
+        return self.tables.select(
+            _stage(stage), skip=skip, instrumented=instrumented, disturbed=self.disturbed
+        )
+
+    def selected_layers(self, stage: str = Stage.TRAIN, skip: int = 1) -> SelectedLayers:
+        """The layer times of these steps."""
+        steps = self.selected(stage, skip)
+        return select_layers(steps, self.tables.layers[steps.stage])
+
     def accounts(
         self, stage: str = Stage.TRAIN, instrumented: bool | None = None, skip: int = 1
     ) -> AccountSummaries:
         """Where the time of the steps went. `skip` leaves out the first steps, which warm up."""
-        return summarize_accounts(
-            self.stored("steps"), stage=stage, instrumented=instrumented, skip=skip, disturbed=self.disturbed
-        )
+        return summarize_accounts(self.selected(stage, skip, instrumented))
 
     def layers(self, stage: str = Stage.TRAIN, skip: int = 1) -> LayerSummaries:
         """Time per layer and phase, in network order. `skip` leaves out the first steps, which warm up."""
-        return summarize_layers(
-            self.stored("layers"), self.stored("steps"), self.network, stage=stage, skip=skip
-        )
+        return summarize_layers(self.selected_layers(stage, skip), self.network)
 
     def named_share(self, stage: str = Stage.TRAIN, skip: int = 1) -> float:
         """The share of compute charged to a named unit, not to "(other)"; NaN without layer times."""
-        layers = self.layers(stage, skip)
-        whole = sum(layer.sum_s for layer in layers)
-        other = sum(layer.sum_s for layer in layers if layer.layer == OTHER_LAYER)
-        return (whole - other) / whole if whole else math.nan
+        return self.layers(stage, skip).named_share
 
     def unexplained_share(self, stage: str = Stage.TRAIN, skip: int = 1) -> float:
         """The share of wall time that no account explains; NaN without steps."""
@@ -210,6 +216,12 @@ class Run:
 
     def __repr__(self) -> str:
         return f"<Run {self.id} at {one_line(self.path)}: {self.status}, {len(self.steps)} steps>"
+
+
+def _stage(name: str) -> Stage:
+    if name not in tuple(Stage):
+        raise RunError(f"no stage is called {name!r}; a run has {' and '.join(Stage)}")
+    return Stage(name)
 
 
 def load(path: Path | str) -> Run:

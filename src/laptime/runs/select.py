@@ -1,96 +1,467 @@
-"""Columns as numpy arrays, and which rows of them a summary is made from."""
+"""Which steps of a run count, decided here once for accounts, layers, figures and comparisons.
+
+Of a stage's steps these are left out: steps that a later attempt took again after a resume; the first steps
+of each attempt and rank, which warm up; kernel-traced steps, which the tracer slows; and steps that starting
+or reading a trace disturbed. All ranks count. Where nothing would be left, the rule that left too much out is
+dropped: a run of one step shows that step, and a run that was traced throughout shows its traced steps.
+
+The layer times that count are those of the same steps.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from laptime.model import COMPUTE, How, LayerTime, Stage, Step
+from laptime.runs.repeats import find_repeats
 from laptime.runs.table_reader import StoredTable
 
 Mask = NDArray[np.bool_]
+Samples = NDArray[np.float64]
+LayerPhase = tuple[str, str]  # a layer's name and a phase
 
 
 class Columns:
-    """Columns of a stored table: numbers as arrays (null is NaN), strings as codes into a list of words."""
+    """Columns of a stored table: numbers as arrays (null is NaN), strings as codes into a list of words.
+
+    A column with the same value in every row takes the memory of one.
+    """
 
     def __init__(self, stored: StoredTable[Any], names: Sequence[str]) -> None:
-        table = stored.read(names, coded=True)
+        self._take(stored.read(names, coded=True), stored.schema.repeated)
+
+    @classmethod
+    def of(cls, table: Any, repeated: Collection[str]) -> Columns:
+        """Of an Arrow table, whose strings are the columns in `repeated`."""
+        columns = cls.__new__(cls)
+        columns._take(table, repeated)
+        return columns
+
+    def _take(self, table: Any, repeated: Collection[str]) -> None:
         self.rows = int(table.num_rows)
         self._arrays: dict[str, NDArray[Any]] = {}
+        self._known: dict[str, Mask] = {}
         self.words: dict[str, list[str]] = {}
-        for name in names:
+        for name in table.column_names:
             column = table.column(name).combine_chunks()
-            if name in stored.schema.repeated:
+            if name in repeated:
                 self.words[name] = column.dictionary.to_pylist()
-                column = column.indices
-            if self.rows and column.null_count == self.rows:  # as the times that only a trace tells
-                self._arrays[name] = _unknown(self.rows)
+                codes = column.indices.to_numpy(zero_copy_only=False)
+                self._arrays[name] = _compact(codes.astype(np.min_scalar_type(len(self.words[name]))))
+            elif self.rows and column.null_count == self.rows:  # as the times that only a trace tells
+                self._arrays[name] = np.broadcast_to(np.float64(np.nan), self.rows)
+                self._known[name] = np.broadcast_to(np.False_, self.rows)
             else:
-                self._arrays[name] = column.to_numpy(zero_copy_only=False)
+                self._arrays[name] = _compact(column.to_numpy(zero_copy_only=False))
+                if column.null_count:
+                    self._known[name] = column.is_valid().to_numpy(zero_copy_only=False)
 
     def __getitem__(self, name: str) -> NDArray[Any]:
         return self._arrays[name]
 
+    def known(self, name: str) -> Mask:
+        """Rows that have a value; a NaN that was recorded is one."""
+        return self._known.get(name, np.broadcast_to(np.True_, self.rows))
+
+    def word(self, name: str, row: int) -> str:
+        """The string of a row."""
+        return self.words[name][int(self[name][row])]
+
     def equals(self, name: str, word: str) -> Mask:
         """Rows whose string is `word`."""
         words = self.words[name]
-        found: Mask = self[name] == (words.index(word) if word in words else -1)
-        return found
+        if word not in words:
+            return np.zeros(self.rows, dtype=np.bool_)
+        return np.asarray(self[name] == words.index(word))
 
-    def only(self, mask: Mask) -> None:
-        """Keep the rows of `mask`."""
+    def where(self, mask: Mask) -> Columns:
+        """The rows of `mask`, copied only where they are not all there is."""
         if mask.all():  # as where a run has one stage; copying three million rows takes 0.3 s
-            return
-        self.rows = int(np.count_nonzero(mask))
-        first = int(mask.argmax())
-        if mask[first:].all():  # the warm-up is left out: a view is enough
-            self._arrays = {name: array[first:] for name, array in self._arrays.items()}
-        else:
-            self._arrays = {name: self.taken(name, mask) for name in self._arrays}
+            return self
+        return self.at(np.flatnonzero(mask))
 
-    def taken(self, name: str, rows: NDArray[Any]) -> NDArray[Any]:
-        """A column's rows by mask or place; of one that is not known anywhere nothing is copied."""
-        array = self._arrays[name]
-        if array.strides == (0,):
-            return _unknown(int(np.count_nonzero(rows)) if rows.dtype == np.bool_ else len(rows))
-        found: NDArray[Any] = array[rows]
+    def at(self, rows: NDArray[Any], names: Collection[str] | None = None) -> Columns:
+        """The rows at these places, in this order; of the columns `names`, else of all."""
+        names = self._arrays if names is None else names
+        taken = Columns.__new__(Columns)
+        taken.rows = len(rows)
+        taken.words = {name: words for name, words in self.words.items() if name in names}
+        taken._arrays = {name: _taken(self._arrays[name], rows) for name in names}
+        taken._known = {name: _taken(self._known[name], rows) for name in names if name in self._known}
+        return taken
+
+    def row(self, place: int) -> dict[str, Any]:
+        """One row as it was stored: None is null."""
+        found: dict[str, Any] = {}
+        for name, array in self._arrays.items():
+            value = self.word(name, place) if name in self.words else array[place].item()
+            found[name] = value if name not in self._known or self._known[name][place] else None
         return found
 
 
-def _unknown(rows: int) -> NDArray[np.float64]:
-    """So many NaN that take no memory."""
-    return np.broadcast_to(np.float64(np.nan), rows)
+def _compact(array: NDArray[Any]) -> NDArray[Any]:
+    """The same values; where all are equal, one in memory."""
+    if len(array) > 1 and array[0] == array[-1] and (array == array[0]).all():
+        return np.broadcast_to(array[0].copy(), array.shape)
+    return array
 
 
-def lane(columns: Columns) -> NDArray[np.int64]:
-    """One number per (attempt, rank): the rows of one process's one try."""
+def _taken(array: NDArray[Any], rows: NDArray[Any]) -> NDArray[Any]:
+    if array.strides == (0,):
+        return np.broadcast_to(array[0] if len(array) else array.dtype.type(0), len(rows))
+    taken: NDArray[Any] = array[rows]
+    return taken
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class SelectedSteps:
+    """The steps of one stage that count, as masks over every step of it."""
+
+    stage: Stage
+    every: Columns  # rank by rank, in the order they were taken; of a step taken again, the last attempt
+    counted: Mask
+    traced: Mask  # kernel-traced, past the warm-up; not counted where there are others
+    warm_up: Mask
+    skipped: int  # first steps left out of each attempt and rank; 0 where no others were left
+    disturbed: int  # steps left out since starting or reading a trace slowed them
+    repeated: int  # rows left out since a later attempt took their step again
+
+    def __getitem__(self, name: str) -> NDArray[Any]:
+        """A column of the steps that count."""
+        column = self.every[name]
+        return column if self.counted.all() else _taken(column, np.flatnonzero(self.counted))
+
+    def __len__(self) -> int:
+        return int(np.count_nonzero(self.counted))
+
+    @property
+    def all_traced(self) -> bool:
+        """Whether the times include the tracer's cost, since every step was traced."""
+        return bool(len(self) and self.traced[self.counted].all())
+
+    @property
+    def devices(self) -> dict[int, str]:
+        """By rank, the device of its first step."""
+        ranks, first = np.unique(self.every["rank"], return_index=True)
+        return {int(rank): self.every.word("device", place) for rank, place in zip(ranks, first, strict=True)}
+
+    @property
+    def of_first_rank(self) -> Mask:
+        """Every step once: the rows of the lowest rank."""
+        ranks = self.every["rank"]
+        return np.asarray(ranks == ranks.min(initial=np.iinfo(np.int32).max))
+
+    def compute_s(self, steps: Mask) -> float:
+        """Mean seconds of forward, loss, backward and update in these of every step; NaN of none."""
+        chosen = np.flatnonzero(steps)
+        seconds = sum(_taken(self.every[account.column], chosen) for account in COMPUTE)
+        return float(np.mean(seconds)) if chosen.size else float("nan")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class StepTable:
+    """Every step of a run, stage by stage, read once."""
+
+    stages: Mapping[Stage, Columns]
+    repeated: Mapping[Stage, int]  # rows left out since a later attempt took their step again
+    repeated_steps: int  # how many steps that were, of one rank
+
+    @property
+    def ranks(self) -> list[int]:
+        """Those that took steps."""
+        return sorted({rank for every in self.stages.values() for rank in np.unique(every["rank"]).tolist()})
+
+    @property
+    def end_s(self) -> float:
+        """When the last step ended, on the clock of the steps; 0 without any."""
+        return max(
+            float((every["start_s"] + every["wall_s"]).max(initial=0.0)) for every in self.stages.values()
+        )
+
+    def select(
+        self, stage: Stage, *, skip: int, instrumented: bool | None, disturbed: Collection[int]
+    ) -> SelectedSteps:
+        """The steps of a stage that count. `instrumented` takes those with or without layer marks only."""
+        every = self.stages[stage]
+        past = _past_warm_up(every, skip)
+        skipped = skip if past.any() else 0
+        usable = past if skipped else np.ones(every.rows, dtype=np.bool_)
+        warm_up = ~usable
+        if instrumented is not None:
+            usable = usable & (every["instrumented"] == instrumented)
+        traced = usable & ~np.isnan(every["idle_s"])
+        plain = usable & ~traced
+        calm = plain & ~np.isin(every["step"], list(disturbed))
+        counted = calm if calm.any() else plain if plain.any() else usable
+        return SelectedSteps(
+            stage=stage,
+            every=every,
+            counted=counted,
+            traced=traced,
+            warm_up=warm_up,
+            skipped=skipped,
+            disturbed=int(np.count_nonzero(plain & ~counted)),
+            repeated=self.repeated[stage],
+        )
+
+
+class RunTables:
+    """The steps and the layer times of a run, each read once, and which of them count."""
+
+    def __init__(self, steps: StoredTable[Step], layers: StoredTable[LayerTime]) -> None:
+        self._stored_steps, self._stored_layers = steps, layers
+        self._selected: dict[tuple[Stage, int, bool | None], SelectedSteps] = {}
+
+    @cached_property
+    def steps(self) -> StepTable:
+        """Every step."""
+        return read_steps(self._stored_steps)
+
+    @cached_property
+    def layers(self) -> dict[Stage, LayerRows]:
+        """Every layer time of these steps."""
+        return read_layers(self._stored_layers, self.steps)
+
+    def select(
+        self, stage: Stage, *, skip: int, instrumented: bool | None, disturbed: Collection[int]
+    ) -> SelectedSteps:
+        """The steps of a stage that count."""
+        key = (stage, skip, instrumented)
+        if key not in self._selected:
+            self._selected[key] = self.steps.select(
+                stage, skip=skip, instrumented=instrumented, disturbed=disturbed
+            )
+        return self._selected[key]
+
+
+def read_steps(stored: StoredTable[Step]) -> StepTable:
+    """Read every step, and leave out those that a later attempt took again."""
+    table = replace(stored, every_attempt=True).read(coded=True)
+    repeats = find_repeats(table)
+    columns = Columns.of(repeats.without(table) if repeats else table, stored.schema.repeated)
+    return StepTable(
+        stages={stage: columns.where(columns.equals("stage", stage)) for stage in Stage},
+        repeated={
+            stage: sum(len(steps) for lane, steps in repeats.lanes.items() if lane[0] == stage)
+            for stage in Stage
+        },
+        repeated_steps=repeats.steps(),
+    )
+
+
+def _past_warm_up(every: Columns, skip: int) -> Mask:
+    """Rows past the first `skip` steps of their attempt and rank, which fill caches and build lazy state."""
+    past = np.zeros(every.rows, dtype=np.bool_)
+    lanes = _lanes(every)
+    for lane in np.unique(lanes):
+        here = lanes == lane
+        past |= here & (every["step"] >= every["step"][here].min() + skip)
+    return past
+
+
+def _lanes(columns: Columns) -> NDArray[np.int64]:
+    """One number per attempt and rank: the rows of one process' one try."""
     return columns["attempt"].astype(np.int64) << 32 | columns["rank"].astype(np.int64)
 
 
-def first_steps(columns: Columns) -> dict[int, int]:
-    """The first step of each lane."""
-    lanes, steps = lane(columns), columns["step"]
-    return {int(one): int(steps[lanes == one].min()) for one in np.unique(lanes)}
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class LayerCells:
+    """One layer in one phase: a number for each step that has it."""
+
+    step: NDArray[np.int32]  # its place among every step of the stage
+    seconds: Samples
+    calls: Samples
+    busy_s: Samples
+    idle_s: Samples
+    memory_bytes: Samples
 
 
-def _alike(values: NDArray[Any]) -> bool:
-    return bool(values.min() == values.max())
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class LayerRows:
+    """The layer times of one stage: the rows of a layer and phase lie together, in the order of the steps."""
+
+    owners: Mapping[LayerPhase, slice]
+    step: NDArray[np.int32]  # the place of its step among every step of the stage
+    columns: Columns
+    repeated: bool  # whether a layer has several rows of one phase in one step
+
+    def how(self, owner: LayerPhase) -> str:
+        """How its times were obtained: measured only where every one was."""
+        words = self.columns.words["how"]
+        kinds = {words[code] for code in np.unique(self.columns["how"][self.owners[owner]])}
+        return min(kinds - {How.MEASURED.value}, default=How.MEASURED.value)
+
+    def marked(self, steps: int) -> Mask:
+        """Which of so many steps have layer times."""
+        mask = np.zeros(steps, dtype=np.bool_)
+        mask[self.step] = True
+        return mask
+
+    def cells(self, steps: Mask) -> Iterator[tuple[LayerPhase, LayerCells]]:
+        """By layer and phase, the rows of these steps; those of one step are added up."""
+        chosen = steps[self.step]
+        every = bool(chosen.all())
+        for owner, rows in self.owners.items():
+            places = np.arange(rows.start, rows.stop)
+            if not every:
+                places = places[chosen[rows]]
+            if places.size:
+                yield owner, self._added_up(places)
+
+    def _added_up(self, places: NDArray[np.intp]) -> LayerCells:
+        step = self.step[places]
+        starts = np.flatnonzero(np.diff(step, prepend=-1)) if self.repeated else np.arange(0)
+        several = self.repeated and len(starts) < len(step)
+
+        def values(name: str, add: np.ufunc = np.add) -> Samples:
+            array = _taken(self.columns[name], places)
+            if several:
+                array = add.reduceat(array.astype(np.float64), starts)
+            return array if array.strides == (0,) else array.astype(np.float64, copy=False)
+
+        return LayerCells(
+            step=step[starts] if several else step,
+            seconds=values("seconds"),
+            calls=values("calls"),
+            busy_s=values("busy_s"),
+            idle_s=values("idle_s"),
+            memory_bytes=values("memory_bytes", np.fmax),
+        )
+
+    def of_step(self, place: int) -> Iterator[tuple[LayerPhase, dict[str, Any]]]:
+        """The rows of one step."""
+        at = np.flatnonzero(self.step == place)
+        for owner, rows in self.owners.items():
+            for row in at[(at >= rows.start) & (at < rows.stop)]:
+                yield owner, self.columns.row(int(row))
 
 
-def warm(columns: Columns, first: dict[int, int], skip: int) -> Mask:
-    """Rows past the first `skip` steps of their attempt, which fill caches and build lazy state."""
-    if columns.rows and _alike(columns["attempt"]) and _alike(columns["rank"]):  # no need to name each row's
-        one = int(columns["attempt"][0]) << 32 | int(columns["rank"][0])
-        start = first.get(one, int(columns["step"].min()))
-        found: Mask = columns["step"] >= start + skip
+_VALUES = ("start_s", "seconds", "calls", "how", "busy_s", "idle_s", "memory_bytes")
+
+
+def read_layers(stored: StoredTable[LayerTime], steps: StepTable) -> dict[Stage, LayerRows]:
+    """Read every layer time, and leave out those of steps that are not among `steps`."""
+    columns = Columns(replace(stored, every_attempt=True), stored.schema.arrow.names)
+    return {stage: _grouped(columns, stage, steps.stages[stage]) for stage in Stage}
+
+
+def _grouped(columns: Columns, stage: Stage, steps: Columns) -> LayerRows:
+    """Rows of a stage, sorted by layer and phase and within that by step."""
+    rows = np.flatnonzero(columns.equals("stage", stage))
+    place = _places(columns, rows, steps)
+    if (place < 0).any():
+        rows, place = rows[place >= 0], place[place >= 0]
+    layers, phases = columns.words["layer"], columns.words["phase"]
+    owner = _taken(columns["layer"], rows).astype(np.int32) * len(phases) + _taken(columns["phase"], rows)
+    # A stable sort of 16-bit keys is a radix sort, ten times as fast; rows of a key stay in order.
+    short = len(layers) * len(phases) <= 1 << 16
+    order = np.argsort(owner.astype(np.uint16) if short else owner, kind="stable")
+    owner, place = owner[order], place[order]
+    same = owner[1:] == owner[:-1]
+    if (same & (np.diff(place) < 0)).any():  # as where parts of several ranks were written in turns
+        again = np.lexsort((place, owner))
+        order, owner, place = order[again], owner[again], place[again]
+        same = owner[1:] == owner[:-1]
+    edges = [0, *(np.flatnonzero(~same) + 1).tolist(), len(owner)] if len(owner) else []
+    owners = {
+        (layers[int(owner[low]) // len(phases)], phases[int(owner[low]) % len(phases)]): slice(low, high)
+        for low, high in pairwise(edges)
+    }
+    return LayerRows(
+        owners=owners,
+        step=place,
+        columns=columns.at(rows[order], _VALUES),
+        repeated=bool((same & (np.diff(place) == 0)).any()),
+    )
+
+
+def _places(columns: Columns, rows: NDArray[np.intp], steps: Columns) -> NDArray[np.int32]:
+    """Of each row, the place of its step among `steps`; -1 where that is not one of them."""
+    places = np.full(len(rows), -1, dtype=np.int32)
+    number, of_steps = _taken(columns["step"], rows), _lanes(steps)
+    lanes = np.unique(of_steps)
+    of_rows = None if len(lanes) == 1 and _single(columns) else _taken(_lanes(columns), rows)
+    for lane in lanes:
+        at = np.flatnonzero(of_steps == lane)
+        numbers = steps["step"][at]
+        here = slice(None) if of_rows is None else of_rows == lane
+        places[here] = _looked_up(number[here], numbers, at)
+    return places
+
+
+def _single(columns: Columns) -> bool:
+    return columns["attempt"].strides == (0,) and columns["rank"].strides == (0,)
+
+
+def _looked_up(wanted: NDArray[Any], numbers: NDArray[Any], at: NDArray[np.intp]) -> NDArray[Any]:
+    """`at` where `numbers` holds what is wanted, else -1: from a list by number, faster than a search."""
+    low, high = int(numbers.min()), int(numbers.max())
+    if high - low < 4 * len(numbers) + 1024:
+        listed = np.full(high - low + 3, -1, dtype=np.int32)
+        listed[numbers - low + 1] = at
+        found: NDArray[Any] = listed[np.clip(wanted - low + 1, 0, high - low + 2)]
         return found
-    lanes = lane(columns)
-    mask = np.zeros(columns.rows, dtype=np.bool_)
-    for one in np.unique(lanes):
-        here = lanes == one
-        start = first.get(int(one), int(columns["step"][here].min()))
-        mask |= here & (columns["step"] >= start + skip)
-    return mask
+    order = np.argsort(numbers)  # a log may number its steps as it likes
+    near = np.minimum(np.searchsorted(numbers, wanted, sorter=order), len(numbers) - 1)
+    return np.where(numbers[order[near]] == wanted, at[order[near]], -1)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class SelectedLayers:
+    """The layer times that count: of the counted steps that have layer marks.
+
+    Where no counted step has any, of others: of the warm-up, or of traced steps.
+    """
+
+    steps: SelectedSteps
+    rows: LayerRows
+    timed: Mask  # the steps that times are taken from, over every step of the stage
+    traced: Mask  # the steps that busy and idle time are taken from
+
+    @property
+    def count(self) -> int:
+        """How many steps, of all ranks and attempts, times are taken from."""
+        return int(np.count_nonzero(self.timed))
+
+    @property
+    def skipped(self) -> int:
+        """First steps left out of each attempt; 0 where no other step had layer marks."""
+        return 0 if (self.timed & self.steps.warm_up).any() else self.steps.skipped
+
+    @property
+    def all_traced(self) -> bool:
+        """Whether the times include the tracer's cost, since only traced steps have layer times."""
+        return bool(self.count and not np.isnan(self.steps.every["idle_s"][self.timed]).any())
+
+    def cells(self) -> Iterator[tuple[LayerPhase, LayerCells]]:
+        """By layer and phase, a number for each step that times are taken from and that has it."""
+        return self.rows.cells(self.timed)
+
+    def seconds(self) -> tuple[NDArray[np.int32], NDArray[np.int32], Samples]:
+        """The same as three long columns: the place among the owners, that of the step, and the seconds."""
+        lengths = [rows.stop - rows.start for rows in self.rows.owners.values()]
+        owner = np.repeat(np.arange(len(lengths), dtype=np.int32), lengths)
+        step, seconds = self.rows.step, self.rows.columns["seconds"]
+        if self.rows.repeated:
+            starts = np.flatnonzero((np.diff(step, prepend=-1) != 0) | (np.diff(owner, prepend=-1) != 0))
+            owner, step, seconds = owner[starts], step[starts], np.add.reduceat(seconds, starts)
+        chosen = self.timed[step]
+        return (owner, step, seconds) if chosen.all() else (owner[chosen], step[chosen], seconds[chosen])
+
+
+def select_layers(steps: SelectedSteps, rows: LayerRows) -> SelectedLayers:
+    """The layer times of the steps that count."""
+    marked = rows.marked(steps.every.rows)
+    plain = np.isnan(steps.every["idle_s"])
+    choices = (steps.counted, plain & ~steps.warm_up, plain, steps.traced)
+    timed = next((marked & mask for mask in choices if (marked & mask).any()), marked)
+    return SelectedLayers(
+        steps=steps, rows=rows, timed=timed, traced=marked & (steps.traced if steps.traced.any() else ~plain)
+    )

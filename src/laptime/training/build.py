@@ -1,4 +1,4 @@
-"""From a configuration to everything that a loop needs, each problem told in one line."""
+"""Builds what the training loop needs from a configuration: network, objective, data, optimizers."""
 
 from __future__ import annotations
 
@@ -13,20 +13,24 @@ from torch.utils.data import Dataset
 
 from laptime.errors import ConfigError, LaptimeError
 from laptime.files.text import first_line
-from laptime.training import optimizers, target
+from laptime.training import target
 from laptime.training.config import Config
-from laptime.training.data import Data, Wanted, open_data
-from laptime.training.device_setup import Place
+from laptime.training.data import Data, NetworkInput, open_data
+from laptime.training.device_setup import DeviceSetup
 from laptime.training.loader import Batches, Order
-from laptime.training.networks.registry import Entry, classification, entry
-from laptime.training.objectives import CRITERIA, Objective
+from laptime.training.losses import criterion
+from laptime.training.networks.registry import ZooEntry, classification, entry
+from laptime.training.objectives import Objective
+from laptime.training.optimizers import optimizer
+from laptime.training.ranks import Ranks
+from laptime.training.schedules import schedule
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ready:
-    """A network, what it is trained for, and on what."""
+    """Everything that the training loop needs."""
 
-    place: Place
+    setup: DeviceSetup
     network: nn.Module
     objective: Objective
     data: Data
@@ -42,46 +46,45 @@ class Ready:
         return len(self.data.train)  # type: ignore[arg-type]
 
 
-def ready(config: Config, place: Place, data: Data | None = None) -> Ready:
-    """Build it all. `data` stands in for what the configuration describes: a fold of it."""
+def ready(config: Config, setup: DeviceSetup, data: Data | None = None) -> Ready:
+    """Build everything. `data` replaces the configured data, for a fold of it."""
     torch.manual_seed(config.train.seed)
     known = None if ":" in config.network.name else entry(config.network.name)
     data = data or open_data(config.data, wanted(config, known))
-    network = build_network(config, known, data).to(place.device)
+    network = build_network(config, known, data).to(setup.device)
     if config.train.channels_last:
         network = network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     objective = goal(config, known)
-    groups = {name: list(found) for name, found in objective.groups(network).items()}
-    empty = [name for name, found in groups.items() if not found]
-    if empty or not groups:
+    groups = {name: list(parameters) for name, parameters in objective.groups(network).items()}
+    if not groups or not all(groups.values()):
         raise ConfigError(f"network {config.network.name} has no parameter to train; choose another")
-    batches = _batches(config, data.train, place)
+    batches = _batches(config, data.train, setup)
     made = {
-        name: optimizers.optimizer(config.optimizer, found, share=objective.rate(name))
-        for name, found in groups.items()
+        name: optimizer(config.optimizer, parameters, share=objective.rate(name))
+        for name, parameters in groups.items()
     }
     per_epoch = -(-batches.order.batches // config.train.accumulate)
     updates = min(config.train.epochs * per_epoch, config.train.steps or config.train.epochs * per_epoch)
     return Ready(
-        place=place,
+        setup=setup,
         network=network,
         objective=objective,
         data=data,
         batches=batches,
-        validation=_validation(config, data, place),
+        validation=_validation(config, data, setup),
         groups=groups,
         optimizers=made,
         schedules={
-            name: optimizers.schedule(config.schedule, one, updates=updates, updates_per_epoch=per_epoch)
-            for name, one in made.items()
+            name: schedule(config.schedule, built, updates=updates, updates_per_epoch=per_epoch)
+            for name, built in made.items()
         },
     )
 
 
-def wanted(config: Config, known: Entry | None) -> Wanted:
+def wanted(config: Config, known: ZooEntry | None) -> NetworkInput:
     """What the network takes, as far as that is known before it is built."""
     classes = config.network.options.get("num_classes", known.classes if known else 0)
-    return Wanted(
+    return NetworkInput(
         input=known.input if known else None,
         classes=int(classes or 0),
         ids=known.ids if known else 0,
@@ -89,7 +92,7 @@ def wanted(config: Config, known: Entry | None) -> Wanted:
     )
 
 
-def build_network(config: Config, known: Entry | None, data: Data) -> nn.Module:
+def build_network(config: Config, known: ZooEntry | None, data: Data) -> nn.Module:
     """The network, with as many classes as the data has unless its options say otherwise."""
     options: dict[str, Any] = dict(config.network.options)
     if known is not None and known.classes and data.classes:
@@ -98,7 +101,7 @@ def build_network(config: Config, known: Entry | None, data: Data) -> nn.Module:
         network = target.network(config.network.name, **options)
     except LaptimeError:
         raise
-    except Exception as error:  # torch's own at a size that is none, and what a network checks itself
+    except Exception as error:  # torch refuses a size, or the network checks its options
         given = ", ".join(f"network.options.{name}" for name in config.network.options) or "network.options"
         raise ConfigError(
             f"{config.network.name} cannot be built with these options ({first_line(error)}); change {given}"
@@ -110,23 +113,22 @@ def build_network(config: Config, known: Entry | None, data: Data) -> nn.Module:
     return network
 
 
-def goal(config: Config, known: Entry | None) -> Objective:
+def goal(config: Config, known: ZooEntry | None) -> Objective:
     """What the network is trained for, with the loss that the configuration names."""
-    criterion = CRITERIA[config.loss.name] if config.loss.name is not None else None
-    return (known.goal if known is not None else classification)(criterion)
+    named = criterion(config.loss.name) if config.loss.name is not None else None
+    return (known.goal if known is not None else classification)(named)
 
 
-def _batches(config: Config, dataset: Dataset[Any], place: Place) -> Batches:
-    ranks, train, loader = place.ranks, config.train, config.loader
+def _batches(config: Config, dataset: Dataset[Any], setup: DeviceSetup) -> Batches:
+    train, loader, ranks = config.train, config.loader, setup.ranks
     samples = len(dataset)  # type: ignore[arg-type]
-    order = Order(
+    order = _order(
         samples,
-        train.batch,
+        config,
+        ranks,
         seed=train.seed,
         shuffle=loader.shuffle,
         drop_last=loader.drop_last,
-        rank=ranks.rank,
-        ranks=ranks.ranks,
         epochs=train.epochs,
     )
     if not order.batches:
@@ -135,21 +137,17 @@ def _batches(config: Config, dataset: Dataset[Any], place: Place) -> Batches:
             f"{samples} samples do not fill one batch of {train.batch}{each}; lower train.batch, or set "
             "loader.drop_last = false"
         )
-    return Batches(dataset, order, loader, place.device)
+    return Batches(dataset, order, loader, setup.device)
 
 
-def _validation(config: Config, data: Data, place: Place) -> Batches | None:
-    """Held-out data in its own order, none of it left out. Every rank takes its share."""
+def _validation(config: Config, data: Data, setup: DeviceSetup) -> Batches | None:
+    """All held-out data, in its own order. Every rank takes its share."""
     if data.validation is None or not len(data.validation):  # type: ignore[arg-type]
         return None
     samples = len(data.validation)  # type: ignore[arg-type]
-    order = Order(
-        samples,
-        config.train.batch,
-        seed=0,
-        shuffle=False,
-        drop_last=False,
-        rank=place.ranks.rank,
-        ranks=place.ranks.ranks,
-    )
-    return Batches(data.validation, order, config.loader, place.device)
+    order = _order(samples, config, setup.ranks, seed=0, shuffle=False, drop_last=False)
+    return Batches(data.validation, order, config.loader, setup.device)
+
+
+def _order(samples: int, config: Config, ranks: Ranks, **options: Any) -> Order:
+    return Order(samples, config.train.batch, rank=ranks.rank, ranks=ranks.ranks, **options)

@@ -1,4 +1,4 @@
-"""What a training goes on from: everything that the next step depends on, written whole or not at all."""
+"""Checkpoint files: written whole or not at all, read without running code from them."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ VERSION = 1
 
 
 def random_states() -> dict[str, Any]:
-    """The states of every generator that a step may draw from, as tensors and plain values."""
+    """The states of all random number generators that a step may use, as tensors and plain values."""
     kind, keys, position, has_gauss, cached = np.random.get_state(legacy=True)
     version, internal, gauss = random.getstate()
     return {
@@ -34,7 +34,7 @@ def random_states() -> dict[str, Any]:
 
 
 def set_random_states(states: dict[str, Any]) -> None:
-    """Put the generators back."""
+    """Restore the random number generators."""
     torch.set_rng_state(states["torch"])
     if states["cuda"] and torch.cuda.is_available():
         torch.cuda.set_rng_state_all(states["cuda"])
@@ -45,7 +45,7 @@ def set_random_states(states: dict[str, Any]) -> None:
 
 
 def save(path: Path, state: dict[str, Any]) -> None:
-    """Write a state under a hidden name, then rename it: a kill leaves the one before."""
+    """Write a state under a hidden name, then rename it: a kill leaves the previous checkpoint."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with replacing(path) as file:
         disk = _Disk(file)
@@ -56,7 +56,7 @@ def save(path: Path, state: dict[str, Any]) -> None:
 
 
 class _Disk:
-    """A file as torch.save sees it. Torch's own error does not say that a disk is full; this one knows."""
+    """A file for torch.save that keeps the OSError: torch's own error does not say that a disk is full."""
 
     def __init__(self, file: IO[bytes]) -> None:
         self._file = file
@@ -74,7 +74,7 @@ class _Disk:
 
 
 def anew(path: Path) -> str:
-    """How to train from the beginning where a checkpoint is of no use: its directory may be taken."""
+    """What to type to train from the beginning where a checkpoint cannot be used."""
     out = path.parent.parent
     if not out.exists() or not any(out.iterdir()):
         return "start without --resume"
@@ -82,7 +82,7 @@ def anew(path: Path) -> str:
 
 
 def load(path: Path) -> dict[str, Any]:
-    """A state on the CPU, read without running anything that a stranger might have put into it."""
+    """The state of a checkpoint, on the CPU. Only tensors and plain values are read, never code."""
     if not path.exists():
         raise TrainingError(f"there is no checkpoint {one_line(path)}; {anew(path)}")
     try:

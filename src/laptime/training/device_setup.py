@@ -37,12 +37,12 @@ def choose_device(asked: str | None, local: int = 0, locals: int = 1) -> tuple[t
         raise UnsupportedDevice(f"there is no device {asked!r}; {here}")
     if device.type == "cuda" and locals > 1:
         raise UnsupportedDevice(f"{locals} ranks cannot share {asked}; say device = 'cuda', one GPU for each")
-    clock_for(device)  # tells, in one line, which kinds of device cannot be timed
+    clock_for(device)  # refuses kinds of device that cannot be timed
     return device, "as asked"
 
 
 def share_of_threads(locals: int) -> tuple[int, str]:
-    """Threads of the CPU for each of several local ranks, and why: more of them than cores slow all down."""
+    """CPU threads for each of several local ranks, and why. More threads than cores slow all ranks down."""
     if "OMP_NUM_THREADS" in os.environ:
         return torch.get_num_threads(), "as OMP_NUM_THREADS says"
     cores = torch.get_num_threads()
@@ -50,8 +50,8 @@ def share_of_threads(locals: int) -> tuple[int, str]:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
-    """A device that is set up."""
+class DeviceSetup:
+    """The device of a training, with its threads and memory limit set."""
 
     device: torch.device
     why: str
@@ -60,7 +60,7 @@ class Place:
     @classmethod
     def of(
         cls, asked: str | None, ranks: Ranks, *, threads: int | None = None, memory_limit: float | None = None
-    ) -> Place:
+    ) -> DeviceSetup:
         """Choose the device and set it up."""
         device, why = choose_device(asked, ranks.local, ranks.locals)
         if device.type == "cuda":
@@ -76,7 +76,7 @@ class Place:
 
 
 def _limit(device: torch.device, gib: float) -> None:
-    """On a GPU the allocator is held to it; on the CPU the process is, beyond what it has already."""
+    """Limit memory: of the allocator on a GPU, of the process on a CPU."""
     if device.type == "cuda":
         whole = torch.cuda.get_device_properties(device).total_memory
         if gib * GIB > whole:

@@ -1,4 +1,4 @@
-"""How a training ends before its end: somebody stops it, or the machine cannot go on. One line each."""
+"""Why a training ends early: a signal, or an error of torch's, each explained in one line."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import torch
 
 from laptime.errors import ConfigError, TrainingError
 from laptime.files.text import first_line
-from laptime.training.config import TrainConfig
+from laptime.training.config.schema import TrainConfig
 from laptime.training.objectives import Batch
 from laptime.training.stop_signals import STOPPING, Requests, hearing
 
@@ -24,16 +24,16 @@ class Interruption:
 
     @property
     def asked(self) -> bool:
-        """Whether somebody has asked."""
+        """Whether a signal has arrived."""
         return self._requests.times > 0
 
     @property
     def ending(self) -> KeyboardInterrupt:
-        """What to raise in answer."""
+        """The exception to raise for it."""
         return self._requests.ending
 
     def awaited(self) -> AbstractContextManager[None]:
-        """Listen for it."""
+        """Handle signals while this lasts."""
         return hearing(self._heard)
 
     def _heard(self, number: int) -> None:
@@ -46,7 +46,7 @@ class Interruption:
 
 
 def understood(error: RuntimeError, train: TrainConfig, device: torch.device) -> TrainingError | None:
-    """What torch's own errors mean; None for those that are somebody's bug."""
+    """An error of torch's explained, such as out of memory; None for any other."""
     said = str(error)
     short = "can't allocate memory" in said or "not enough memory" in said
     if short or isinstance(error, torch.OutOfMemoryError):
@@ -67,8 +67,8 @@ UNFIT = (RuntimeError, IndexError, ValueError, TypeError)
 
 
 def does_not_fit(error: Exception, network: str, batch: Batch, classes: Sequence[str]) -> ConfigError:
-    """A network that fails on its very first batch was not made for such batches."""
-    shapes = [f"{'x'.join(map(str, one.shape))}" for one in batch if isinstance(one, torch.Tensor)]
+    """The error for a network that fails on its first batch: the data does not fit the network."""
+    shapes = [f"{'x'.join(map(str, tensor.shape))}" for tensor in batch if isinstance(tensor, torch.Tensor)]
     given = f" of shape {shapes[0]}" if shapes else ""
     said = first_line(error)
     if isinstance(error, IndexError) and "out of bounds" in said and classes:

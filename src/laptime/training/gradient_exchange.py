@@ -1,4 +1,4 @@
-"""What ranks exchange: gradients averaged bucket by bucket while the backward pass goes on, and timed."""
+"""Gradients averaged over ranks, bucket by bucket during the backward pass, and the time that takes."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from laptime.recorder.clocks import Stamp, clock_for
 
 
 @dataclass(slots=True)
-class _Pass:
-    """The stamps of one backward pass: when each bucket was handed over, and when its mean was there."""
+class _BackwardPass:
+    """Time stamps of one backward pass: when each bucket was sent, and when its mean arrived."""
 
     begins: list[Stamp] = field(default_factory=list)
     ends: list[Stamp] = field(default_factory=list)
@@ -38,11 +38,11 @@ class Exchange:
         self._ranks = ranks
         # On a GPU: an event on whichever stream is current, the compute stream or that of the future.
         self._clock = clock_for(device)
-        self._running = _Pass()
-        self._waiting: deque[_Pass] = deque()  # for the device to pass their stamps
+        self._running = _BackwardPass()
+        self._waiting: deque[_BackwardPass] = deque()  # until the device has reached their stamps
 
     def average(self, bucket: GradBucket) -> torch.futures.Future[Any]:
-        """The mean of a bucket over all ranks, once it is there."""
+        """A future with the mean of a bucket over all ranks."""
         tensor = bucket.buffer().div_(self._ranks)
         self.bytes += tensor.numel() * tensor.element_size()
         self.buckets += 1
@@ -68,14 +68,14 @@ class Exchange:
         return self._clock.now()
 
     def end_step(self) -> None:
-        """A backward pass is over: all its buckets have been handed over."""
+        """End a step: all buckets of its backward passes have been sent."""
         if self._running.begins:
             self._next()
         self._settle(wait=False)
 
     def _next(self) -> None:
         self._waiting.append(self._running)
-        self._running = _Pass()
+        self._running = _BackwardPass()
 
     def document(self) -> dict[str, Any]:
         """What this rank has exchanged so far."""
@@ -89,27 +89,27 @@ class Exchange:
         }
 
     def _settle(self, *, wait: bool) -> None:
-        """Count the passes that the device has done with."""
+        """Add up the passes that the device has completed."""
         while self._waiting:
-            one = self._waiting[0]
+            oldest = self._waiting[0]
             if wait:
-                for stamp in one.ends:
+                for stamp in oldest.ends:
                     self._clock.wait(stamp)
-            elif len(one.ends) < len(one.begins) or not all(map(self._clock.ready, one.ends)):
+            elif len(oldest.ends) < len(oldest.begins) or not all(map(self._clock.ready, oldest.ends)):
                 return
             self._count(self._waiting.popleft())
 
-    def _count(self, one: _Pass) -> None:
-        stamps = [*one.begins, *one.ends]
+    def _count(self, done: _BackwardPass) -> None:
+        stamps = [*done.begins, *done.ends]
         # Each stamp's time since the first; reading takes neighbours, so they are read against it in pairs.
         zero = stamps[0]
         times = [0.0, *(self._clock.read([zero, stamp])[0] * 1e-3 for stamp in stamps[1:])]
-        begins, ends = times[: len(one.begins)], times[len(one.begins) :]
-        # Buckets come back in the order they went, so the n-th end belongs to the n-th beginning.
+        begins, ends = times[: len(done.begins)], times[len(done.begins) :]
+        # Buckets arrive in the order they were sent, so the n-th end belongs to the n-th beginning.
         spans = list(zip(begins, sorted(ends), strict=False))
         self.busy_s += sum(end - begin for begin, end in union(spans))
-        if one.final >= 0 and ends:
-            self.exposed_s += max(0.0, max(ends) - begins[one.final])
+        if done.final >= 0 and ends:
+            self.exposed_s += max(0.0, max(ends) - begins[done.final])
         self._clock.recycle(stamps)
 
 

@@ -1,7 +1,7 @@
 """Several processes on this machine that train together, started by torch's elastic launcher.
 
-If one dies, all start again from the checkpoint; an error of ours would come again, and is final. Ranks can
-be started by `torchrun` as well.
+If one dies, all restart from the checkpoint, except after a `LaptimeError`, which would only be repeated.
+Ranks can be started by `torchrun` as well.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ FOLDER = "LAPTIME_RANKS"  # in a rank's environment: the folder where it tells i
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Fallen:
-    """The rank that ended the others, and why."""
+class FailedRank:
+    """The rank that failed first, and why."""
 
     line: str
     advice: str = ""
     trace: str = ""
-    final: bool = False  # an error that would come again
+    final: bool = False  # a restart would fail in the same way
 
 
 def launch(
@@ -54,7 +54,7 @@ def launch(
     from torch.distributed.elastic.multiprocessing import SignalException
 
     end_with_parent()
-    logging.disable(logging.ERROR)  # the agent would tell all that we tell, each with a level of its own
+    logging.disable(logging.ERROR)  # the agent would log every failure that is reported here
     with tempfile.TemporaryDirectory(prefix="laptime-") as name:
         os.environ |= {FOLDER: name, CHILD: "1"}
         policy = _Policy(folder=Path(name), out=out, say=say, saved=_saved(out))
@@ -75,30 +75,30 @@ def launch(
 
 @dataclass(slots=True, kw_only=True)
 class _Policy:
-    """What is worth a restart."""
+    """Decides whether ranks are restarted."""
 
     folder: Path
     out: Path
     say: Callable[[str], None]
     saved: int | None
-    fallen: Fallen | None = None
+    fallen: FailedRank | None = None
 
     def again(self, result: Any) -> bool:
-        """Whether starting again may end better: not by an error of ours, nor without a new checkpoint."""
+        """Whether to restart: not after a `LaptimeError`, and not without a new checkpoint."""
         self.fallen, before = self.cause(result), self.saved
         self.saved = _saved(self.out)
         return not self.fallen.final and self.saved != before
 
     def tell(self) -> None:
-        """Say that all start again, and forget what was told."""
+        """Say that all ranks restart, and remove their failure reports."""
         if self.fallen is not None:
             self.say(f"{self.fallen.line}; all ranks start again from the last checkpoint")
         for file in self.folder.glob("rank-*.json"):
             file.unlink()
 
-    def cause(self, result: Any) -> Fallen:
-        """The rank that fell first, as it told or as its status tells."""
-        return _cause(self.folder, {rank: one.exitcode for rank, one in result.failures.items()})
+    def cause(self, result: Any) -> FailedRank:
+        """The rank that failed first, by its report or its exit status."""
+        return _cause(self.folder, {rank: failure.exitcode for rank, failure in result.failures.items()})
 
 
 def _agent(command: Sequence[str], workers: int, restarts: int, policy: _Policy) -> Any:
@@ -150,28 +150,28 @@ def _saved(out: Path) -> int | None:
         return None
 
 
-def _cause(folder: Path, ended: Mapping[int, int]) -> Fallen:
-    """The first that went wrong: a rank that was killed, else the error that was told first."""
+def _cause(folder: Path, ended: Mapping[int, int]) -> FailedRank:
+    """The first failure: a rank that was killed, else the earliest report."""
     for rank, status in ended.items():
-        # NCCL ends a rank by SIGABRT that has lost another.
+        # NCCL aborts a rank when another one is gone.
         if status < 0 and -status != signal.SIGABRT and status not in INTERRUPTED:
             name = signal.strsignal(-status) or "an unknown one"
             line = f"rank {rank} was ended by signal {-status}, {name}{_last(folder, rank)}"
-            return Fallen(line=line, advice="; if memory ran out, lower train.batch or --workers")
+            return FailedRank(line=line, advice="; if memory ran out, lower train.batch or --workers")
     told = [read_json(file, inside=folder) for file in folder.glob("rank-*.json")]
     if told:
-        first = min(told, key=lambda one: one["at"])
+        first = min(told, key=lambda report: report["at"])
         advice = "" if first["final"] else "; its traceback is above"
-        return Fallen(line=first["line"], advice=advice, trace=first["trace"], final=first["final"])
+        return FailedRank(line=first["line"], advice=advice, trace=first["trace"], final=first["final"])
     rank, status = next(iter(ended.items()))
-    if status in INTERRUPTED:  # by somebody who asked a rank, and not this process
+    if status in INTERRUPTED:  # a signal to a rank, not to this process
         raise INTERRUPTED[status]()
     line = f"rank {rank} ended with status {status}{_last(folder, rank)}"
-    return Fallen(line=line, advice="; what it said itself tells why")
+    return FailedRank(line=line, advice="; what it said itself tells why")
 
 
 def _last(folder: Path, rank: int) -> str:
-    """The last line that a rank said, which may tell why."""
+    """The last line of a rank's output, which may say why."""
     files = sorted(folder.glob(f"logs/**/{rank}/stderr.log"))
     lines = files[-1].read_text("utf-8", "replace").strip().splitlines() if files else []
     return f" ({lines[-1].strip()[:200]})" if lines else ""
@@ -187,7 +187,7 @@ def launched() -> bool:
 
 @contextmanager
 def telling(rank: int) -> Iterator[None]:
-    """Tell the launcher what ends this rank; inside what the others notice, so that the cause comes first."""
+    """Report to the launcher what ends this rank, before the other ranks notice it."""
     try:
         yield
     except Exception as error:
@@ -201,10 +201,10 @@ def _tell(file: Path, rank: int, error: Exception) -> None:
         return
     ours = isinstance(error, LaptimeError)
     failed = f"rank {rank} failed ({type(error).__name__}: {first_line(error)})"
-    found: dict[str, Any] = {
+    report: dict[str, Any] = {
         "at": time.time(),
         "line": str(error) if ours else failed,
         "trace": "" if ours else traceback.format_exc(),
         "final": ours,
     }
-    write_json(file, found)
+    write_json(file, report)

@@ -35,12 +35,12 @@ class Order(Sampler[list[int]]):
         ranks: int = 1,
         epochs: int = 0,
     ) -> None:
-        self.epochs = epochs  # those of the training: at the end of one comes the next; 0: one at a time
+        self.epochs = epochs  # of the training, one after the other; 0: a single epoch
         self._samples, self._batch, self._seed = samples, batch, seed
         self._shuffle, self._drop_last = shuffle, drop_last
         self._rank, self._ranks = rank, ranks
         self.epoch = 0
-        self.first = 0  # batches of this epoch that were done before
+        self.first = 0  # batches of this epoch that are already done
 
     @property
     def batches(self) -> int:
@@ -56,7 +56,7 @@ class Order(Sampler[list[int]]):
         first = self.first
         for epoch in range(self.epoch, max(self.epochs, self.epoch + 1)):
             order = self._order(epoch)
-            # Where ranks do not come out even, a few samples are seen twice, lest a rank wait for ever.
+            # Every rank gets equally many batches, or one would wait for ever: a few samples are used twice.
             missing = -len(order) % self._ranks
             mine = torch.cat([order, order[:missing]])[self._rank :: self._ranks] + epoch * self._samples
             for index in range(first, self.batches):
@@ -89,11 +89,13 @@ class Batches:
         pinned = config.pin_memory if config.pin_memory is not None else device.type == "cuda"
         workers = 0 if resident else config.workers
         self._running: Iterator[Batch] | None = None
-        self._next = 0, 0  # epoch and batch of what `_running` gives
+        self._next = 0, 0  # epoch and batch that `_running` yields next
         self._loader: DataLoader[Any] = DataLoader(
             dataset,
             batch_sampler=order,
-            generator=torch.Generator().manual_seed(0),  # else each epoch draws from the training's own
+            generator=torch.Generator().manual_seed(
+                0
+            ),  # otherwise every epoch would advance the training's generator
             collate_fn=_as_it_is,  # datasets make whole batches
             num_workers=workers,
             pin_memory=pinned and torch.cuda.is_available() and not resident,
@@ -132,9 +134,9 @@ class Batches:
 def moved(batch: Any, device: torch.device) -> Any:
     """A batch on the device, through tuples, lists and dicts; anything with `.to` moves itself."""
     if isinstance(batch, tuple | list):
-        return type(batch)(moved(one, device) for one in batch)
+        return type(batch)(moved(inner, device) for inner in batch)
     if isinstance(batch, dict):
-        return {key: moved(one, device) for key, one in batch.items()}
+        return {key: moved(inner, device) for key, inner in batch.items()}
     return batch.to(device, non_blocking=True) if hasattr(batch, "to") else batch
 
 
@@ -160,8 +162,8 @@ def _used_on(batch: Any, stream: torch.cuda.Stream) -> None:
     if isinstance(batch, Tensor):
         batch.record_stream(stream)
     elif isinstance(batch, tuple | list):
-        for one in batch:
-            _used_on(one, stream)
+        for inner in batch:
+            _used_on(inner, stream)
     elif isinstance(batch, dict):
-        for one in batch.values():
-            _used_on(one, stream)
+        for inner in batch.values():
+            _used_on(inner, stream)

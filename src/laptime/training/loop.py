@@ -1,7 +1,7 @@
-"""The training loop: steps, validation and checkpoints, every step recorded and none of it slowed down.
+"""The training loop: steps, validation and checkpoints, with every step recorded.
 
-Everything that the next step depends on is in `Training.state()`; a training that goes on from it takes the
-same steps as one that was never broken.
+Everything that the next step depends on is in the checkpoint (`TrainingState`): a resumed training takes the
+same steps as one that was never interrupted.
 """
 
 from __future__ import annotations
@@ -25,30 +25,30 @@ from laptime.runs import Run, load
 from laptime.training import checkpoint
 from laptime.training.build import Ready
 from laptime.training.config import Config
-from laptime.training.device_setup import Place
+from laptime.training.device_setup import DeviceSetup
 from laptime.training.failures import UNFIT, Interruption, does_not_fit, understood
 from laptime.training.gradient_exchange import Exchange, parallel
-from laptime.training.loss_readback import Glance
-from laptime.training.objectives import Batch, Moment, Part, top_n
-from laptime.training.stop_barrier import Agreement
-from laptime.training.training_state import Counts, Kept
+from laptime.training.loss_readback import LossReadback
+from laptime.training.objectives import Batch, Moment, StepLoss, top_n
+from laptime.training.stop_barrier import StopBarrier
+from laptime.training.training_state import Counts, TrainingState
 
 DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Progress:
-    """What a watcher is told after each step."""
+    """The state of the training after a step, for a progress bar."""
 
     stage: Stage
     step: int  # training steps so far
     steps: int  # training steps in all
     epoch: int
     epochs: int
-    loss: float | None  # of this step or a little earlier; None where the device has not told yet
+    loss: float | None  # of this step or a little earlier; None where none has been read back yet
 
 
-class Training:
+class TrainingLoop:
     """One training on one rank."""
 
     def __init__(
@@ -63,15 +63,15 @@ class Training:
     ) -> None:
         self.config, self.out = config, out
         self._ready, self._watch, self._say = ready, watch, say
-        self._ranks, self._device = ready.place.ranks, ready.place.device
+        self._ranks, self._device = ready.setup.ranks, ready.setup.device
         self._counts = Counts()
         self._scaler = GradScaler(self._device.type, enabled=config.train.precision == "fp16")
         self._scheduled = config.schedule.name != "constant" or config.schedule.warmup_steps > 0
         self._interruption = Interruption(say)
-        self._agreement: Agreement | None = None
+        self._barrier: StopBarrier | None = None
         self._checkpoint_fails = False
-        self._tried = False  # whether the network has taken a batch yet
-        self._glance = Glance(self._device)
+        self._tried = False  # whether a first batch has passed through the network
+        self._readback = LossReadback(self._device)
         self._exchange = Exchange(self._ranks.ranks, self._device)
         # The network as the recorder and validation see it, and as training calls it.
         self._network = ready.network
@@ -81,26 +81,26 @@ class Training:
         if self._ranks.several:
             self._called = parallel(self._network, self._exchange, self._device, groups=len(ready.optimizers))
         self._random: dict[str, Any] | None = None
-        self._kept = Kept(config=config, ready=ready, scaler=self._scaler)
+        self._state = TrainingState(config=config, ready=ready, scaler=self._scaler)
         if resume:
-            found = checkpoint.load(out / checkpoint.FOLDER / checkpoint.LAST)
-            self._counts, self._random = self._kept.restore(found, out)
+            state = checkpoint.load(out / checkpoint.FOLDER / checkpoint.LAST)
+            self._counts, self._random = self._state.restore(state, out)
             self._counts.attempt = max(self._ranks.gather(self._next_attempt()))
 
     def _next_attempt(self) -> int:
-        """One more than the run has seen: a checkpoint may have been gone on from before."""
+        """One more than the run has: a checkpoint can be resumed several times."""
         return max(self._counts.attempt, load(self.out).last_attempt + 1)
 
     @property
-    def place(self) -> Place:
-        """Where it runs."""
-        return self._ready.place
+    def setup(self) -> DeviceSetup:
+        """The device, why it was chosen, and the ranks."""
+        return self._ready.setup
 
-    # -- the whole -------------------------------------------------------------------------------------------
+    # -- start to end ----------------------------------------------------------------------------------------
 
     @property
     def done(self) -> bool:
-        """Whether there is nothing left to do."""
+        """Whether all steps are done."""
         return self._counts.step >= self.steps or self._counts.epoch >= self.config.train.epochs
 
     @property
@@ -115,7 +115,7 @@ class Training:
         return min(whole, self.config.train.steps or whole)
 
     def run(self) -> Run:
-        """Train to the end, or until something ends it. The run is kept in any case."""
+        """Train to the end, or until an error or a signal. The run on disk is kept in any case."""
         recorder = self._recorder()
         with self._interruption.awaited(), recorder:
             try:
@@ -134,8 +134,8 @@ class Training:
         """Ranks stop together."""
         if not self._ranks.several:
             return nullcontext()
-        self._agreement = Agreement(self._ranks)
-        return self._agreement.open()
+        self._barrier = StopBarrier(self._ranks)
+        return self._barrier.open()
 
     def _recorder(self) -> Recorder:
         asked, counts = self.config.record, self._counts
@@ -168,7 +168,7 @@ class Training:
             "command": "train",
             **self.config.model_dump(mode="json"),
             "ranks": self._ranks.ranks,
-            "device": f"{self._device} ({self._ready.place.why})",
+            "device": f"{self._device} ({self._ready.setup.why})",
             "samples": self._ready.samples,
             "classes": list(self._ready.data.classes),
             **{f"data_{key}": value for key, value in self._ready.data.facts.items()},
@@ -193,8 +193,10 @@ class Training:
             if ended or due:
                 self._save(recorder, loss)
         if self._ranks.several:
-            found = self._ranks.gather(self._exchange.document())
-            recorder.update(summary={"communication": {str(rank): one for rank, one in enumerate(found)}})
+            exchanged = self._ranks.gather(self._exchange.document())
+            recorder.update(
+                summary={"communication": {str(rank): traffic for rank, traffic in enumerate(exchanged)}}
+            )
 
     def _finish(self, recorder: Recorder) -> None:
         self._ready.batches.close()
@@ -222,9 +224,9 @@ class Training:
         self._checked(wait=True)
 
     def _between(self, batches: Iterator[Batch], recorder: Recorder) -> Iterator[Batch]:
-        """The batches. Between two steps, when the books of the first are closed, a checkpoint may be due."""
+        """The batches. Checkpoints and stops come between two steps, after the first has been recorded."""
         every, began = self.config.checkpoint.every_steps, self._counts.step
-        alone = self._agreement is None
+        alone = self._barrier is None
         while True:
             step = self._counts.step
             if alone and self._interruption.asked:
@@ -241,16 +243,16 @@ class Training:
             yield batch
 
     def _may_begin(self, step: int) -> bool:
-        assert self._agreement is not None
-        return self._agreement.may_begin(step, asked=self._interruption.asked)
+        assert self._barrier is not None
+        return self._barrier.may_begin(step, asked=self._interruption.asked)
 
     def _stop(self, recorder: Recorder) -> NoReturn:
         with recorder.account("host"):
             self._save(recorder, None)
         raise self._interruption.ending
 
-    def _first_step(self, batch: Batch) -> Part:
-        """A step whose failure says that the network and the data do not go together."""
+    def _first_step(self, batch: Batch) -> StepLoss:
+        """The first step. If it fails, the data does not fit the network."""
         try:
             part = self._step(batch)
         except UNFIT as error:
@@ -261,13 +263,13 @@ class Training:
         self._tried = True
         return part
 
-    def _step(self, batch: Batch) -> Part:
+    def _step(self, batch: Batch) -> StepLoss:
         """One batch: each loss of the objective, its gradient, and its update if one is due."""
         train, counts = self.config.train, self._counts
         moment = Moment(epoch=counts.epoch, epochs=train.epochs, step=counts.step)
         due = (counts.batch + 1) % train.accumulate == 0 or counts.batch + 1 >= self.epoch_steps
         parts = self._ready.objective.parts(self._called, self._shaped(batch), moment)
-        told: Part | None = None
+        told: StepLoss | None = None
         while True:
             with self._unsynchronised(due), self._autocast():
                 part = next(parts, None)
@@ -301,7 +303,7 @@ class Training:
         return torch.autocast(self._device.type, dtype=dtype) if dtype is not None else nullcontext()
 
     def _unsynchronised(self, due: bool) -> AbstractContextManager[Any]:
-        """While gradients are only summed up, the ranks need not exchange them."""
+        """Without gradient exchange between ranks, for steps that only accumulate gradients."""
         return self._called.no_sync() if self._ranks.several and not due else nullcontext()  # type: ignore[operator]
 
     def _shaped(self, batch: Batch) -> Batch:
@@ -312,23 +314,25 @@ class Training:
             first = first.contiguous(memory_format=torch.channels_last)
         return (first, *batch[1:])
 
-    def _log(self, recorder: Recorder, part: Part) -> None:
+    def _log(self, recorder: Recorder, part: StepLoss) -> None:
         values: dict[str, Any] = {"loss": part.loss.detach()}
         if part.scores is not None and part.targets is not None:
             known = cache(partial(top_n, part.scores, part.targets, self.config.validation.topn))
-            if self._device.type == "cpu":  # with the books of many steps: a quarter of the time, aside
+            if (
+                self._device.type == "cpu"
+            ):  # computed later in the writer thread, many steps at once: a quarter of the time
                 values["top1"], values["topn"] = lambda: known()[0], lambda: known()[1]
-            else:  # scores of many steps would fill the device
+            else:  # keeping the scores of many steps would fill the device's memory
                 values["top1"], values["topn"] = known()
         recorder.log(**values)
 
-    def _look(self, part: Part) -> float | None:
-        """The loss as far as it is known; one that is no number ends the training."""
-        self._glance.take(self._counts.step - 1, part.loss)
+    def _look(self, part: StepLoss) -> float | None:
+        """The latest loss that has been read back; NaN ends the training unless configured otherwise."""
+        self._readback.take(self._counts.step - 1, part.loss)
         return self._checked(wait=False)
 
     def _checked(self, *, wait: bool) -> float | None:
-        step, loss = self._glance.known(wait=wait)
+        step, loss = self._readback.known(wait=wait)
         if loss is not None and loss != loss and self.config.train.on_nan == "stop":
             raise TrainingError(
                 f"the loss is no number at step {step}: lower optimizer.lr, set train.clip, "
@@ -350,7 +354,7 @@ class Training:
     # -- validation ------------------------------------------------------------------------------------------
 
     def _validate(self, recorder: Recorder, *, final: bool) -> float | None:
-        """The mean loss over the held-out data, if it is time for that; a training without it goes on."""
+        """The mean loss over the held-out data, if a validation is due."""
         every, batches = self.config.validation.every, self._ready.validation
         if batches is None or not every or ((self._counts.epoch + 1) % every and not final):
             return None
@@ -377,11 +381,11 @@ class Training:
 
     def state(self) -> dict[str, Any]:
         """Everything that the next step depends on."""
-        return self._kept.collect(self._counts)
+        return self._state.collect(self._counts)
 
     def _save(self, recorder: Recorder, loss: float | None) -> None:
-        """Write the state; a disk that takes none is told once, and the training goes on."""
-        recorder.flush()  # what the state follows from is on disk before the state is
+        """Write a checkpoint. If that fails, say so once and go on training."""
+        recorder.flush()  # the steps before a checkpoint are on disk before the checkpoint is
         self._counts.elapsed_s = recorder.elapsed_s
         best = self.config.checkpoint.best and loss is not None and loss < self._counts.best
         if best and loss is not None:

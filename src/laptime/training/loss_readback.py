@@ -1,4 +1,4 @@
-"""The loss of a running training, without waiting for the device."""
+"""Reads losses back from the device without waiting for it."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import torch
 from torch import Tensor
 
 
-class Glance:
-    """At most one loss at a time is on its way from the device; `known` tells the last that has arrived.
+class LossReadback:
+    """Copies at most one loss at a time to the host; `known` returns the last that has arrived.
 
     `float(loss)` waits until the device has done all it was given, which then stands still until the host has
     caught up: 6 ms of a ResNet-50 step of 32 on an H200.
@@ -19,11 +19,11 @@ class Glance:
         if device.type == "cuda":
             self._host = torch.zeros((), pin_memory=True)
             self._arrived = torch.cuda.Event()
-        self._asked: int | None = None  # the step whose loss is on its way
+        self._asked: int | None = None  # the step whose loss is being copied
         self._known: tuple[int, float | None] = (0, None)
 
     def take(self, step: int, loss: Tensor) -> None:
-        """Ask for the loss of a step, unless an earlier one is still on its way."""
+        """Start copying the loss of a step, unless an earlier copy is still running."""
         if self._host is None or self._arrived is None:
             self._known = step, float(loss.detach())
         elif self._asked is None:
@@ -32,7 +32,7 @@ class Glance:
             self._asked = step
 
     def known(self, *, wait: bool = False) -> tuple[int, float | None]:
-        """A step and its loss, the latest that is here."""
+        """The latest loss that has arrived, and its step."""
         if self._asked is not None and self._host is not None and self._arrived is not None:
             if wait:
                 self._arrived.synchronize()

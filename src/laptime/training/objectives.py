@@ -21,7 +21,7 @@ Criterion = Callable[[Tensor, Tensor], Tensor]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Moment:
-    """Where a training is, for objectives that change on the way."""
+    """The progress of a training, for objectives that change with it."""
 
     epoch: int
     epochs: int
@@ -29,7 +29,7 @@ class Moment:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Part:
+class StepLoss:
     """One loss of a step, the parameters it trains, and scores to be ranked against targets, if any."""
 
     loss: Tensor
@@ -39,57 +39,34 @@ class Part:
 
 
 class Objective:
-    """The base: one group of parameters, one loss a step, given by `judge`."""
+    """Base class: one group of parameters and one loss a step, computed by `judge`."""
 
     def groups(self, network: nn.Module) -> dict[str, list[nn.Parameter]]:
-        """The parameters that each optimizer updates, by the name that a `Part` gives as its group."""
+        """The parameters that each optimizer updates, by the name that a `StepLoss` gives as its group."""
         return {"all": [parameter for parameter in network.parameters() if parameter.requires_grad]}
 
     def rate(self, group: str) -> float:
         """The share of the configured learning rate that a group trains with."""
         return 1.0
 
-    def parts(self, network: nn.Module, batch: Batch, moment: Moment) -> Iterator[Part]:
-        """The losses of one training step. Between two of them the first one's update has been made."""
+    def parts(self, network: nn.Module, batch: Batch, moment: Moment) -> Iterator[StepLoss]:
+        """The losses of one training step. The update of each is made before the next is computed."""
         yield self.judge(network, batch)
 
-    def judge(self, network: nn.Module, batch: Batch) -> Part:
-        """The loss and the scores that validation looks at."""
+    def judge(self, network: nn.Module, batch: Batch) -> StepLoss:
+        """The loss and the scores for validation."""
         raise NotImplementedError
 
 
-def one_hot(targets: Tensor, like: Tensor) -> Tensor:
-    """Class numbers as rows of zeros and a one, in the shape and type of the scores."""
-    return F.one_hot(targets, like.shape[-1]).to(like.dtype)
-
-
-def _to_classes(criterion: Criterion) -> Criterion:
-    """A loss between numbers, used on class numbers."""
-
-    def loss(scores: Tensor, targets: Tensor) -> Tensor:
-        numbers = targets if targets.is_floating_point() else one_hot(targets, scores)
-        return criterion(scores, numbers)
-
-    return loss
-
-
-CRITERIA: dict[str, Criterion] = {
-    "cross-entropy": F.cross_entropy,
-    "binary-cross-entropy": _to_classes(F.binary_cross_entropy_with_logits),
-    "squared": _to_classes(F.mse_loss),
-}
-"""The losses that a configuration can name."""
-
-
 class Classification(Objective):
-    """Scores for each class, held against the right one. Auxiliary heads count with 0.3, as in GoogLeNet."""
+    """Scores for each class against the target class. Auxiliary heads count with 0.3, as in GoogLeNet."""
 
     AUXILIARY = 0.3
 
     def __init__(self, criterion: Criterion = F.cross_entropy) -> None:
         self.criterion = criterion
 
-    def judge(self, network: nn.Module, batch: Batch) -> Part:
+    def judge(self, network: nn.Module, batch: Batch) -> StepLoss:
         """The loss of the batch's targets under the network's scores."""
         inputs, targets = batch
         output = network(inputs)
@@ -99,21 +76,21 @@ class Classification(Objective):
             if isinstance(auxiliary, Tensor):
                 loss = loss + self.AUXILIARY * self.criterion(auxiliary, targets)
         ranked = scores.dim() == 2 and not targets.is_floating_point()
-        return Part(
+        return StepLoss(
             loss=loss, scores=scores.detach() if ranked else None, targets=targets if ranked else None
         )
 
 
 class Reconstruction(Objective):
-    """The network gives its input back; a target in the batch is left alone."""
+    """The network reconstructs its input; targets in the batch are ignored."""
 
     def __init__(self, criterion: Criterion = F.mse_loss) -> None:
         self.criterion = criterion
 
-    def judge(self, network: nn.Module, batch: Batch) -> Part:
-        """How far the output is from the input."""
+    def judge(self, network: nn.Module, batch: Batch) -> StepLoss:
+        """The distance of the output from the input."""
         inputs = batch[0]
-        return Part(loss=self.criterion(network(inputs), inputs))
+        return StepLoss(loss=self.criterion(network(inputs), inputs))
 
 
 def top_n(scores: Tensor, targets: Tensor, n: int) -> tuple[Tensor | float, Tensor | float]:

@@ -1,66 +1,62 @@
-"""Optimizers and schedules, from their sections of the configuration."""
+"""Optimizers: their section of a configuration, and how one is built. Their register is in `laptime.ops`."""
 
 from __future__ import annotations
 
 import inspect
-import math
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated, Any
 
-import torch
-from torch import nn
-from torch.optim import Optimizer
-from torch.optim.lr_scheduler import LambdaLR
+from pydantic import Field
 
 from laptime.ops.optimizers import OPTIMIZERS
-from laptime.training.config import OptimizerConfig, ScheduleConfig
+from laptime.training.config_section import ConfigSection, OneOf, Share
+
+if TYPE_CHECKING:
+    from torch import nn
+    from torch.optim import Optimizer
 
 
-def rate(config: OptimizerConfig) -> float:
-    """The learning rate: as asked for, or the usual one."""
-    return config.lr if config.lr is not None else OPTIMIZERS[config.name].learning_rate
+class OptimizerConfig(ConfigSection):
+    """How gradients change the parameters."""
+
+    name: Annotated[str, OneOf(OPTIMIZERS)] = "momentum"
+    """`momentum` is SGD with momentum."""
+    lr: Annotated[float, Field(gt=0)] | None = None
+    """The learning rate; by default the usual one of the optimizer."""
+    momentum: Share = 0.9
+    """Momentum of `momentum` and `rmsprop`."""
+    nesterov: bool = False
+    """Nesterov momentum, for `momentum`."""
+    betas: tuple[Share, Share] = (0.9, 0.999)
+    """The two decay rates of `adam` and `adamw`."""
+    eps: Annotated[float, Field(gt=0)] | None = None
+    """Added to a denominator; by default the usual one of the optimizer."""
+    weight_decay: Annotated[float, Field(ge=0)] = 0.0
+    """Pulls the parameters towards zero."""
+
+    @property
+    def rate(self) -> float:
+        """The learning rate: as asked for, or the usual one."""
+        return self.lr if self.lr is not None else OPTIMIZERS[self.name].learning_rate
+
+
+def settings(name: str) -> tuple[str, ...]:
+    """The keys of the section that an optimizer takes, besides lr and weight_decay."""
+    taken = inspect.signature(_torch_class(name)).parameters
+    return (*OPTIMIZERS[name].settings, *(key for key in ("betas", "eps") if key in taken))
 
 
 def optimizer(
     config: OptimizerConfig, parameters: Sequence[nn.Parameter], *, share: float = 1.0
 ) -> Optimizer:
-    """The optimizer of a group of parameters, with a share of the rate. Only what it takes is given to it."""
-    rule = OPTIMIZERS[config.name]
-    kind: type[Optimizer] = getattr(torch.optim, rule.torch_class)
-    offered: dict[str, Any] = {
-        "lr": rate(config) * share,
-        "betas": config.betas,
-        "weight_decay": config.weight_decay,
-        **{name: getattr(config, name) for name in rule.settings},
-    }
-    if config.eps is not None:
-        offered["eps"] = config.eps
-    taken = inspect.signature(kind).parameters
-    return kind(parameters, **{name: value for name, value in offered.items() if name in taken})
+    """The optimizer of a group of parameters, with a share of the learning rate."""
+    used = {key: value for key in settings(config.name) if (value := getattr(config, key)) is not None}
+    rate, decay = config.rate * share, config.weight_decay
+    built: Optimizer = _torch_class(config.name)(parameters, lr=rate, weight_decay=decay, **used)
+    return built
 
 
-def schedule(
-    config: ScheduleConfig, optimizer: Optimizer, *, updates: int, updates_per_epoch: int
-) -> LambdaLR:
-    """The learning rate over `updates` updates; stepped after each of them."""
-    return LambdaLR(optimizer, factor(config, updates=updates, updates_per_epoch=max(1, updates_per_epoch)))
+def _torch_class(name: str) -> Any:
+    import torch
 
-
-def factor(config: ScheduleConfig, *, updates: int, updates_per_epoch: int) -> Callable[[int], float]:
-    """What the learning rate is multiplied by at each update."""
-
-    def at(update: int) -> float:
-        if update < config.warmup_steps:
-            return (update + 1) / (config.warmup_steps + 1)
-        epochs = update // updates_per_epoch
-        share = min(1.0, (update - config.warmup_steps) / max(1, updates - config.warmup_steps))
-        left = {
-            "constant": 1.0,
-            "step": config.gamma ** (epochs // config.every),
-            "exponential": config.gamma**epochs,
-            "linear": config.final + (1 - config.final) * (1 - share),
-            "cosine": config.final + (1 - config.final) * (1 + math.cos(math.pi * share)) / 2,
-        }
-        return left[config.name]
-
-    return at
+    return getattr(torch.optim, OPTIMIZERS[name].torch_class)

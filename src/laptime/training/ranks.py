@@ -1,4 +1,4 @@
-"""The processes of one training: which of them this is, and what they exchange."""
+"""The ranks of a training: which one this process is, and what they exchange."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from torch._C._distributed_c10d import PrefixStore, TCPStore
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ranks:
-    """This process among those that train together, as `torchrun` tells it by the environment."""
+    """This process among the ranks, as the environment of `torchrun` says."""
 
     rank: int = 0
     ranks: int = 1
@@ -25,7 +25,7 @@ class Ranks:
 
     @classmethod
     def here(cls) -> Ranks:
-        """From the environment; one alone where nothing is said."""
+        """From the environment; a single rank where it says nothing."""
         if "RANK" not in os.environ or "WORLD_SIZE" not in os.environ:
             return cls()
         return cls(
@@ -38,12 +38,12 @@ class Ranks:
 
     @property
     def several(self) -> bool:
-        """Whether there is anybody to wait for."""
+        """Whether there is more than one rank."""
         return self.ranks > 1
 
     @contextmanager
     def joined(self, device: torch.device) -> Iterator[None]:
-        """Meet the others, and leave them properly."""
+        """Join the process group while this lasts."""
         if not self.several:
             yield
             return
@@ -77,21 +77,21 @@ class Ranks:
         return PrefixStore(f"laptime-{self.restarts}-{name}", store)
 
     def wait(self) -> None:
-        """Until all have come here."""
+        """Wait until all ranks are here."""
         if self.several:
             dist.barrier()
 
     def gather(self, value: Any) -> list[Any]:
-        """What every rank has to say, on every rank."""
+        """The values of all ranks, on every rank."""
         if not self.several:
             return [value]
-        found: list[Any] = [None] * self.ranks
-        dist.all_gather_object(found, value)
-        return found
+        values: list[Any] = [None] * self.ranks
+        dist.all_gather_object(values, value)
+        return values
 
     def mean(self, sums: list[float]) -> list[float]:
         """The mean over all ranks of a few numbers."""
         if not self.several:
             return sums
-        found = self.gather(sums)
-        return [sum(column) / self.ranks for column in zip(*found, strict=True)]
+        columns = self.gather(sums)
+        return [sum(column) / self.ranks for column in zip(*columns, strict=True)]

@@ -1,4 +1,4 @@
-"""What may change when a training goes on, and what would make another training of it."""
+"""Which settings may change when a training is resumed, and which would make it another training."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from typing import Any
 from laptime.errors import TrainingError
 from laptime.files.text import one_line
 from laptime.training.config import Config
-from laptime.training.config.explain import written
+from laptime.training.config.notation import written
 
 LENGTH = ("train.epochs", "train.steps")
-"""How far it goes: a finished training goes on where these are raised."""
+"""The length of a training: a finished one can be resumed with more."""
 
 FREE = {
     *LENGTH,
@@ -38,19 +38,19 @@ FREE_SECTIONS = ("checkpoint.", "record.")
 NAMES = {"workers": "--workers", "samples": "the number of samples", "classes": "the classes of the data"}
 
 Changes = dict[str, tuple[Any, Any]]
-"""What was and what is now, by key."""
+"""By key, the value before and the value now."""
 
 
 def flat(config: Mapping[str, Any]) -> dict[str, Any]:
     """Every value of a stored configuration under its full key."""
-    found: dict[str, Any] = {}
+    values: dict[str, Any] = {}
     for name, section in config.items():
         for key, value in section.items() if isinstance(section, dict) else ():
             if key == "options":
-                found |= {f"{name}.{key}.{option}": one for option, one in value.items()}
+                values |= {f"{name}.{key}.{option}": chosen for option, chosen in value.items()}
             else:
-                found[f"{name}.{key}"] = value
-    return found
+                values[f"{name}.{key}"] = value
+    return values
 
 
 def changed(
@@ -63,9 +63,9 @@ def changed(
     was, wanted = flat(stored), flat(config.model_dump(mode="json"))
     keys = [key for key in wanted if key in was or ".options." in key]
     keys += [key for key in was if ".options." in key and key not in wanted]
-    found = {key: (was.get(key), wanted.get(key)) for key in keys if not _free(key)}
-    found |= {key: (one, now[key]) for key, one in (facts or {}).items() if now and key in now}
-    return {key: pair for key, pair in found.items() if pair[0] != pair[1]}
+    pairs = {key: (was.get(key), wanted.get(key)) for key in keys if not _free(key)}
+    pairs |= {key: (before, now[key]) for key, before in (facts or {}).items() if now and key in now}
+    return {key: pair for key, pair in pairs.items() if pair[0] != pair[1]}
 
 
 def _free(key: str) -> bool:
@@ -73,17 +73,17 @@ def _free(key: str) -> bool:
 
 
 def longer(stored: Mapping[str, Any], config: Config) -> bool:
-    """Whether the training ends elsewhere than it did."""
+    """Whether the training is longer than before."""
     was, wanted = flat(stored), flat(config.model_dump(mode="json"))
     return any(was.get(key) != wanted[key] for key in LENGTH)
 
 
-def refuse_if_changed(out: Path, found: Changes) -> None:
+def refuse_if_changed(out: Path, changes: Changes) -> None:
     """One line with every key that differs, and both values."""
-    if found:
+    if changes:
         pairs = [
             f"{NAMES.get(key, key)} was {written(was)} and is {written(now)}"
-            for key, (was, now) in found.items()
+            for key, (was, now) in changes.items()
         ]
         listed = ", ".join(pairs[:6]) + (f" and {len(pairs) - 6} more" if len(pairs) > 6 else "")
         raise TrainingError(

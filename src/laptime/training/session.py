@@ -1,4 +1,4 @@
-"""A configured training from start to end, in this process: one rank of it, or all there is."""
+"""A configured training from start to end, in this process: one rank, or the only one."""
 
 from __future__ import annotations
 
@@ -10,12 +10,13 @@ from laptime.runs import Run, load
 from laptime.runs.locations import default_out
 from laptime.training import checkpoint, target
 from laptime.training.build import ready, wanted
-from laptime.training.config import Config, FolderData
+from laptime.training.config import Config
 from laptime.training.data import Data, open_data
+from laptime.training.data.kinds import FolderData
 from laptime.training.data.subset import folds
-from laptime.training.device_setup import Place
+from laptime.training.device_setup import DeviceSetup
 from laptime.training.launch import telling
-from laptime.training.loop import Progress, Training
+from laptime.training.loop import Progress, TrainingLoop
 from laptime.training.networks.registry import entry
 from laptime.training.ranks import Ranks
 from laptime.training.stop_signals import end_with_parent
@@ -30,7 +31,7 @@ def train(
     folder: Path | None = None,
     watch: Callable[[Progress], None] = lambda _: None,
     say: Callable[[str], None] = lambda _: None,
-    begin: Callable[[Training], None] = lambda _: None,
+    begin: Callable[[TrainingLoop], None] = lambda _: None,
 ) -> Run:
     """Train as configured. `fold` trains on all parts of the data but one, which is held out.
 
@@ -43,17 +44,17 @@ def train(
         if ":" in config.network.name:
             target.look_in(Path.cwd())
             target.look_in(folder or Path.cwd())
-        place = Place.of(
+        setup = DeviceSetup.of(
             config.train.device, ranks, threads=config.train.threads, memory_limit=config.train.memory_limit
         )
-        with ranks.joined(place.device), telling(ranks.rank):
+        with ranks.joined(setup.device), telling(ranks.rank):
             out = Path(ranks.gather(str(out or default_out(config.name or "train")))[0])
             # A rank that died is started again with all the others, and they go on together.
             again = resume or (ranks.restarts > 0 and (out / checkpoint.FOLDER / checkpoint.LAST).exists())
             _bring(config, ranks, say)
             data = None if fold is None else held_out(config, fold)
-            made = ready(config, place, data)
-            training = Training(config, made, out=out, resume=again, watch=watch, say=say)
+            made = ready(config, setup, data)
+            training = TrainingLoop(config, made, out=out, resume=again, watch=watch, say=say)
             if again and training.done and load(out).status == "finished":
                 say("the training is complete already; raise train.epochs or train.steps to go on")
                 return load(out)

@@ -1,4 +1,4 @@
-"""The last step that all ranks take, when any of them is asked to stop. Nothing is exchanged before that."""
+"""Makes all ranks stop after the same step when one of them gets a signal. Costs nothing before that."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from contextlib import contextmanager
 from laptime.training.ranks import Ranks
 from laptime.training.stop_signals import Terminated
 
-LOOK_S = 0.2  # a look at the store takes 0.1 ms, aside
+LOOK_S = 0.2  # between two looks at the store, which take 0.1 ms in a thread
 
 
-class Agreement:
+class StopBarrier:
     """Ranks stop after the same step, the furthest that any of them had begun when it heard of the request.
 
     A rank that waits for another inside a step cannot answer, so a thread of each does. Once it has told how
@@ -22,16 +22,18 @@ class Agreement:
 
     def __init__(self, ranks: Ranks) -> None:
         self._ranks = ranks
-        self._store = ranks.store("stop", first=False)  # of its own: a wait on the other would block this
+        self._store = ranks.store(
+            "stop", first=False
+        )  # a connection of its own: waiting on the other would block this one
         self._lock = threading.Lock()
         self._begun = 0
-        self._told = False  # how far this rank has come
+        self._told = False  # whether this rank has reported its step
         self._last: int | None = None
         self._known, self._closed = threading.Event(), threading.Event()
 
     @contextmanager
     def open(self) -> Iterator[None]:
-        """Answer while this lasts."""
+        """Listen for requests to stop while this lasts."""
         thread = threading.Thread(target=self._listen, name="laptime-agreement", daemon=True)
         thread.start()
         try:
@@ -41,12 +43,12 @@ class Agreement:
             thread.join()
 
     def may_begin(self, step: int, *, asked: bool) -> bool:
-        """Whether this rank takes the step; False: all stop here. `asked`: somebody asked this rank to."""
+        """Whether this rank takes the step; False: all stop here. `asked`: this rank got a signal."""
         if asked and not self._told:
             try:
                 self._store.set("asked", "yes")
             except RuntimeError:
-                raise Terminated from None  # the launcher is gone: there is nobody to agree with
+                raise Terminated from None  # the launcher is gone, and with it the store
         with self._lock:
             if not self._told:
                 self._begun = step
@@ -71,7 +73,7 @@ class Agreement:
         self._known.set()
 
     def _there(self, keys: list[str]) -> bool:
-        """Wait until the store has them; False if it is over before."""
+        """Wait until the store has the keys; False if the training ends before."""
         while not self._closed.wait(LOOK_S):
             if self._store.check(keys):
                 return True

@@ -1,4 +1,4 @@
-"""Being asked to stop: Ctrl-C and SIGTERM, heard once each, and handed on to processes that do the work."""
+"""Ctrl-C and SIGTERM: each counted once, and passed on to child processes."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from typing import Any
 
 SAME_S = 1.0  # a terminal and a launcher both deliver one Ctrl-C
-KILL_S = 10.0  # what is left to a process that was asked to stop at once
+KILL_S = 10.0  # until a process is killed that does not stop
 CHILD = "LAPTIME_CHILD"  # in the environment of the processes that laptime starts
 
 STOPPING = "stopping after this step; press Ctrl-C again to stop at once"
@@ -34,7 +34,7 @@ INTERRUPTED: dict[int, type[KeyboardInterrupt]] = {
 
 
 class Requests:
-    """Which signal asked first, and how often it was asked since; one that comes twice counts once."""
+    """Which signal came first, and how many came since. The same one twice within a second counts once."""
 
     def __init__(self) -> None:
         self.first: int | None = None
@@ -42,7 +42,7 @@ class Requests:
         self.last_s = 0.0
 
     def hear(self, number: int) -> bool:
-        """Take a signal in; False if it is one that was heard already."""
+        """Count a signal; False if it is a repetition."""
         now = time.monotonic()
         if self.times and now - self.last_s < SAME_S:
             return False
@@ -52,7 +52,7 @@ class Requests:
 
     @property
     def ending(self) -> KeyboardInterrupt:
-        """What to raise in answer."""
+        """The exception to raise for it."""
         return Terminated() if self.first == signal.SIGTERM else KeyboardInterrupt()
 
 
@@ -70,8 +70,8 @@ def hearing(heard: Callable[[int], None]) -> Iterator[None]:
     try:
         yield
     finally:
-        for number, one in earlier.items():
-            signal.signal(number, one)
+        for number, handler in earlier.items():
+            signal.signal(number, handler)
 
 
 class Relay:
@@ -88,7 +88,7 @@ class Relay:
 
     @contextmanager
     def listening(self) -> Iterator[None]:
-        """While this lasts, a request ends the processes and not this one. None of them outlasts it."""
+        """While this lasts, signals end the child processes and not this one. All have ended afterwards."""
         with hearing(self._heard):
             try:
                 yield
@@ -100,11 +100,11 @@ class Relay:
             return
         if number == signal.SIGINT and self.requests.times == 1:
             self._say(STOPPING)
-        for one in self._started:
-            one.terminate()
+        for process in self._started:
+            process.terminate()
 
     def start(self, command: Sequence[str], **options: Any) -> subprocess.Popen[bytes]:
-        """Start a process; nothing is to be started once somebody asked to stop."""
+        """Start a process; raises if a signal has arrived."""
         self.check()
         environment = {**os.environ, **(options.pop("env", None) or {}), CHILD: "1"}
         process = subprocess.Popen(
@@ -114,7 +114,7 @@ class Relay:
         return process
 
     def pause(self, seconds: float) -> None:
-        """Wait a moment. Processes that do not stop although they were told to at once are killed."""
+        """Wait. Kill processes that do not stop after a second signal."""
         time.sleep(seconds)
         if self.requests.times > 1 and time.monotonic() - self.requests.last_s > KILL_S:
             self.kill()
@@ -126,15 +126,15 @@ class Relay:
         return status
 
     def kill(self) -> None:
-        """End what is left."""
-        for one in self._started:
-            if one.poll() is None:
-                one.kill()
-                one.wait()
+        """Kill processes that still run."""
+        for process in self._started:
+            if process.poll() is None:
+                process.kill()
+                process.wait()
         self._started.clear()
 
     def check(self) -> None:
-        """Raise what a request asks for."""
+        """Raise the exception for a signal that has arrived."""
         if self.requests.times:
             raise self.requests.ending
 

@@ -1,4 +1,4 @@
-"""What a checkpoint keeps of a training, and how a training goes on from it."""
+"""The state of a training that a checkpoint holds: how it is collected and restored."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from laptime.training.config import Config
 
 @dataclass(slots=True)
 class Counts:
-    """Where the training is."""
+    """The progress of a training."""
 
     epoch: int = 0
     batch: int = 0  # batches of this epoch that are done
@@ -30,23 +30,23 @@ class Counts:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Kept:
-    """Everything that the next step depends on, taken out and put back."""
+class TrainingState:
+    """Collects and restores everything that the next step depends on."""
 
     config: Config
     ready: Ready
     scaler: GradScaler
 
     def collect(self, counts: Counts) -> dict[str, Any]:
-        """As tensors and plain values. All ranks have a part in it."""
+        """The state as tensors and plain values. All ranks must call it."""
         following = replace(counts, attempt=counts.attempt + 1)
         return {
             "network": self.ready.network.state_dict(),
-            "optimizers": {name: one.state_dict() for name, one in self.ready.optimizers.items()},
-            "schedules": {name: one.state_dict() for name, one in self.ready.schedules.items()},
+            "optimizers": {name: part.state_dict() for name, part in self.ready.optimizers.items()},
+            "schedules": {name: part.state_dict() for name, part in self.ready.schedules.items()},
             "scaler": self.scaler.state_dict(),
             "counts": {name: getattr(following, name) for name in Counts.__slots__},
-            "random": self.ready.place.ranks.gather(checkpoint.random_states()),
+            "random": self.ready.setup.ranks.gather(checkpoint.random_states()),
             "config": self.config.model_dump(mode="json"),
             "facts": self._facts(),
         }
@@ -55,23 +55,23 @@ class Kept:
         """What a step depends on beside the configuration."""
         data = self.ready.data
         return {
-            "workers": self.ready.place.ranks.ranks,
+            "workers": self.ready.setup.ranks.ranks,
             "samples": self.ready.samples,
             "classes": list(data.classes),
             "fold": data.facts.get("fold"),
         }
 
     def restore(self, state: dict[str, Any], out: Path) -> tuple[Counts, dict[str, Any] | None]:
-        """Put it back; where the training was, and this rank's random states."""
-        rank = self.ready.place.ranks.rank
+        """Restore a state; returns the progress and this rank's random states."""
+        rank = self.ready.setup.ranks.rank
         known = {"workers": len(state.get("random", ()))} | state.get("facts", {})
         resume_checks.refuse_if_changed(
             out, resume_checks.changed(state.get("config", {}), self.config, known, self._facts())
         )
         try:
             self.ready.network.load_state_dict(state["network"])
-            for name, one in self.ready.optimizers.items():
-                one.load_state_dict(state["optimizers"][name])
+            for name, optimizer in self.ready.optimizers.items():
+                optimizer.load_state_dict(state["optimizers"][name])
             for name, schedule in self.ready.schedules.items():
                 schedule.load_state_dict(state["schedules"][name])
             self.scaler.load_state_dict(state["scaler"])

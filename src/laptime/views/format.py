@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping
 
 from rich.cells import cell_len
 
 from laptime.files.text import one_line
+from laptime.views.time_units import figures
 
 UNKNOWN = "-"
 FILLS: dict[str, str] = {"forward": "█", "backward": "▒", "update": "░"}  # each lighter than the one before
 _MIB = 1024.0**2
 _FULL = "█"
 _EIGHTHS = "▏▎▍▌▋▊▉"
+THIN = _EIGHTHS[0]
 # The eight heights of a line over time are darker the higher, the shades of a bar lighter.
 _PLAIN: dict[str, str] = {
     **dict(zip("▁▂▃▄▅▆▇█", "_.-=+*%#", strict=True)),
@@ -39,8 +42,8 @@ def digits(largest_s: float | None) -> int:
 
 
 def milliseconds(seconds: float | None, decimals: int | None = None) -> str:
-    """Milliseconds; by themselves with about three digits that count: 0.012, 43.1, 128."""
-    if seconds is None:
+    """Milliseconds; by themselves with about three digits that count: 0.012, 43.1, 128, 45,130."""
+    if seconds is None or math.isnan(seconds):
         return UNKNOWN
     value = seconds * 1e3
     if decimals is None:
@@ -50,7 +53,16 @@ def milliseconds(seconds: float | None, decimals: int | None = None) -> str:
 
 def percent(share: float | None, decimals: int = 1) -> str:
     """A share in per cent."""
-    return UNKNOWN if share is None else f"{_unsigned_zero(share * 100, decimals):.{decimals}f} %"
+    return (
+        UNKNOWN
+        if share is None or math.isnan(share)
+        else f"{_unsigned_zero(share * 100, decimals):.{decimals}f} %"
+    )
+
+
+def rate(a_second: float | None) -> str:
+    """Samples a second with about three digits that count: 0.021, 4.31, 4,140."""
+    return UNKNOWN if a_second is None or math.isnan(a_second) else figures(a_second, 3)
 
 
 def _unsigned_zero(value: float, decimals: int) -> float:
@@ -100,7 +112,7 @@ def stacked(parts: Mapping[str, float], whole: float, width: int) -> list[tuple[
         reach = round(min(1.0, done / whole) * width)
         found.append((part, FILLS[part] * (reach - end)))
         end = reach
-    return found if end else [(max(parts, key=lambda part: parts[part]), _EIGHTHS[0])]
+    return found if end else [(max(parts, key=lambda part: parts[part]), THIN)]
 
 
 def in_ascii(text: str) -> str:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from laptime.runs import Run
@@ -11,20 +12,35 @@ from laptime.runs.lost_rows import Losses, find_losses
 from laptime.views.format import plural
 
 
-def health(run: Run) -> dict[str, Any]:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HealthView:
     """Rows lost and waiting by table, failed checkpoints, who writes the run, and `told`: the sentences."""
+
+    told: tuple[str, ...]
+    lost_rows: Mapping[str, int]
+    waiting_rows: Mapping[str, int]
+    taken_rows: Mapping[str, int]
+    reason: str | None
+    since: str | None
+    next_attempt: str | None
+    failed_checkpoints: int
+    owner: Mapping[str, Any]
+
+
+def health(run: Run) -> HealthView:
+    """How the writing went."""
     losses = find_losses(run)
-    return {
-        "told": list(_told(losses, over=run.status != "running")),
-        "lost_rows": losses.lost,
-        "waiting_rows": losses.waiting,
-        "taken_rows": losses.taken,
-        "reason": losses.reason,
-        "since": run.health.since,
-        "next_attempt": losses.next_attempt,
-        "failed_checkpoints": losses.failed_checkpoints,
-        "owner": {key: run.heartbeat.get(key) for key in ("pid", "host", "time")},
-    }
+    return HealthView(
+        told=tuple(_told(losses, over=run.status != "running")),
+        lost_rows=losses.lost,
+        waiting_rows=losses.waiting,
+        taken_rows=losses.taken,
+        reason=losses.reason,
+        since=run.health.since,
+        next_attempt=losses.next_attempt,
+        failed_checkpoints=losses.failed_checkpoints,
+        owner={key: run.heartbeat.get(key) for key in ("pid", "host", "time")},
+    )
 
 
 def _told(losses: Losses, *, over: bool) -> Iterator[str]:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Protocol, TypeVar
 
-Layer = Mapping[str, Any]
+from laptime.model import LayerSeconds, Phase
+from laptime.views.run_view import RunView, StageView
 
 BY_TIME = "time"
 # Each order in the words of a table's title.
@@ -18,25 +20,34 @@ ORDERS: dict[str, str] = {
     "update": "by update",
     "name": "by name",
 }
-_PHASES = ("forward", "backward", "update")
+_PHASES = tuple(phase.value for phase in Phase)
 
 
-def possible(layers: Sequence[Layer], sort: str) -> str:
+class _Named(Protocol):
+    @property
+    def layer(self) -> str: ...
+
+
+Timed = TypeVar("Timed", bound=LayerSeconds)  # measured or predicted
+Named = TypeVar("Named", bound=_Named)
+
+
+def possible(layers: Sequence[LayerSeconds], sort: str) -> str:
     """`sort`, or by time where no layer has the phase that was asked for: validation has no backward pass."""
-    return BY_TIME if sort in _PHASES and not any(one[sort] for one in layers) else sort
+    return BY_TIME if sort in _PHASES and not any(layer.seconds(Phase(sort)) for layer in layers) else sort
 
 
-def in_order(layers: Sequence[Layer], sort: str) -> list[Layer]:
-    """The layers sorted; equal ones stay in network order, which `content` has them in."""
+def in_order(layers: Sequence[Timed], sort: str) -> list[Timed]:
+    """The layers sorted; equal ones stay in network order."""
     sort = possible(layers, sort)
     if sort == "network":
         return list(layers)
     if sort == "name":
-        return sorted(layers, key=lambda one: _natural(one["layer"]))
-    return sorted(layers, key=lambda one: -_seconds(one, sort))
+        return sorted(layers, key=lambda layer: _natural(layer.layer))
+    return sorted(layers, key=lambda layer: -_seconds(layer, sort))
 
 
-def largest(layers: Sequence[Layer], sort: str, most: int | None) -> tuple[list[Layer], list[Layer]]:
+def largest(layers: Sequence[Timed], sort: str, most: int | None) -> tuple[list[Timed], list[Timed]]:
     """(shown, put together): the `most` with the most time, by the phase that is sorted by if it is one.
 
     One row too many is shown: the row that stands for it would be as long.
@@ -49,27 +60,26 @@ def largest(layers: Sequence[Layer], sort: str, most: int | None) -> tuple[list[
     return [every[place] for place in sorted(places[:most])], [every[place] for place in places[most:]]
 
 
-def ordered(found: Mapping[str, Any], sort: str) -> dict[str, Any]:
-    """A run's content with the layers of both stages sorted, for programs that want them so."""
-    stages = {stage: _sorted_stage(found[stage], sort) for stage in ("train", "validation") if found[stage]}
-    return {**found, **stages}
+def ordered(view: RunView, sort: str) -> RunView:
+    """A run with the layers of both stages sorted, for programs that want them so."""
+    stages = {stage: _sorted_stage(part, sort) for stage, part in view.stages.items()}
+    return replace(view, stages=stages)
 
 
-def _sorted_stage(part: Mapping[str, Any], sort: str) -> dict[str, Any]:
-    layers = in_order(part["layers"], sort)
-    rows = like(part["layers_by_device"], [one["layer"] for one in layers])
-    return {**part, "layers": layers, "layers_by_device": rows}
+def _sorted_stage(part: StageView, sort: str) -> StageView:
+    layers = part.layers.of(in_order(part.layers, sort))
+    rows = like(part.layers_by_device, [layer.layer for layer in layers])
+    return replace(part, layers=layers, layers_by_device=tuple(rows))
 
 
-def like(rows: Sequence[Layer], names: Sequence[str]) -> list[Layer]:
+def like(rows: Sequence[Named], names: Sequence[str]) -> list[Named]:
     """Those rows of `names`, in their order; the phases of a layer stay as they are."""
     place = {name: at for at, name in enumerate(names)}
-    return sorted((row for row in rows if row["layer"] in place), key=lambda row: place[row["layer"]])
+    return sorted((row for row in rows if row.layer in place), key=lambda row: place[row.layer])
 
 
-def _seconds(layer: Layer, sort: str) -> float:
-    found = layer["total_s"] if sort == BY_TIME else (layer[sort] or {}).get("median")
-    return float(found or 0.0)
+def _seconds(layer: LayerSeconds, sort: str) -> float:
+    return layer.total_s if sort == BY_TIME else layer.seconds(Phase(sort))
 
 
 def _natural(name: str) -> list[tuple[bool, int, str]]:

@@ -2,16 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
-from laptime.views.step_series import LayerPhase, Series
+from laptime.runs.select import LayerPhase
+from laptime.views.step_series import Series
 
 
-def by_device(side: Sequence[Series]) -> list[dict[str, Any]]:
-    """Median seconds of each layer and phase on each device, over the runs of one side."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeviceSeconds:
+    """Median seconds of a layer in a phase on each device; None where it never ran there."""
+
+    layer: str
+    phase: str
+    seconds: Mapping[str, float | None]
+
+
+def by_device(side: Sequence[Series]) -> list[DeviceSeconds]:
+    """Each layer and phase on each device, over the runs of one side."""
     keys: dict[LayerPhase, None] = dict.fromkeys(key for one in side for key in one.layers)
     devices = {rank: device for one in side for rank, device in one.devices.items()}
     rows = []
@@ -24,5 +34,5 @@ def by_device(side: Sequence[Series]) -> list[dict[str, Any]]:
             ]
             medians = [float(np.median(cell)) for cell in cells if cell is not None]
             seconds[f"{device} rank {rank}"] = float(np.median(medians)) if medians else None
-        rows.append({"layer": layer, "phase": phase, "seconds": seconds})
+        rows.append(DeviceSeconds(layer=layer, phase=phase, seconds=seconds))
     return rows

@@ -2,62 +2,72 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
-from laptime.model import Stage
-from laptime.runs import Run
-from laptime.runs.select import Columns
-
-Row = dict[str, Any]
+from laptime.model import ACCOUNTS, Account, How, KernelTime, LayerTime, Phase, Stage
+from laptime.runs import Run, schema
+from laptime.runs.select import SelectedSteps
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OneStep:
-    """Rows as they were stored, of one rank; kernels only where the step was traced."""
+    """A step of one rank, as it was stored; kernels only where it was traced."""
 
-    step: Row
-    layers: list[Row]
-    kernels: list[Row]
-
-    @property
-    def start_s(self) -> float:
-        """On the clock of its rows."""
-        return float(self.step["start_s"])
+    step: int
+    device: str
+    start_s: float  # on the clock of its layers and kernels
+    wall_s: float
+    accounts: Mapping[Account, float]  # those that are known
+    layers: tuple[LayerTime, ...]
+    kernels: tuple[KernelTime, ...]
 
 
 def typical_step(run: Run) -> OneStep | None:
     """The traced step nearest to their median; else one with layer times; None where there is neither."""
-    columns = Columns(
-        run.stored("steps"), ("stage", "attempt", "rank", "step", "wall_s", "idle_s", "instrumented")
-    )
     for stage in Stage:
-        here = columns.equals("stage", stage)
-        traced = here & ~np.isnan(columns["idle_s"])
-        marked = here & columns["instrumented"]
+        steps = run.selected(stage)
+        every = steps.every
+        traced = ~np.isnan(every["idle_s"])
+        marked = every["instrumented"] & steps.counted
+        marked = marked if marked.any() else every["instrumented"]
         for mask in (traced, marked):
             if mask.any():
-                mask = mask & (columns["rank"] == columns["rank"][mask].min())
-                walls = np.where(mask, columns["wall_s"], np.nan)
+                mask = mask & (every["rank"] == every["rank"][mask].min())
+                walls = np.where(mask, every["wall_s"], np.nan)
                 place = int(np.nanargmin(np.abs(walls - np.nanmedian(walls))))
-                key = {name: int(columns[name][place]) for name in ("attempt", "rank", "step")}
-                return _read(run, stage, key)
+                return _read(run, steps, place)
     return None
 
 
-def _read(run: Run, stage: Stage, key: dict[str, int]) -> OneStep | None:
-    number = key["step"]
-
-    def rows(table: str) -> list[Row]:
-        found: list[Row] = []
-        for group in run.stored(table).row_groups(steps=range(number, number + 1)):
-            at = np.flatnonzero(group.column("step").to_numpy() == number)
-            found += group.take(at).to_pylist()
-        return [row for row in found if row["stage"] == stage and all(row[name] == key[name] for name in key)]
-
-    steps, layers = rows("steps"), rows("layers")
-    if not steps or not layers:
+def _read(run: Run, steps: SelectedSteps, place: int) -> OneStep | None:
+    row = steps.every.row(place)
+    key = {name: row[name] for name in ("stage", "attempt", "step", "rank")}
+    layers = [
+        LayerTime(
+            **key | {"stage": steps.stage},
+            layer=layer,
+            phase=Phase(phase),
+            **values | {"how": How(values["how"])},
+        )
+        for (layer, phase), values in run.tables.layers[steps.stage].of_step(place)
+        if phase in tuple(Phase) and values["how"] in tuple(How)
+    ]
+    if not layers:
         return None
-    return OneStep(step=steps[0], layers=layers, kernels=rows("kernels"))
+    kernels: list[KernelTime] = []
+    for group in run.stored("kernels").row_groups(steps=range(row["step"], row["step"] + 1)):
+        at = np.flatnonzero(group.column("step").to_numpy() == row["step"])
+        found = schema.kernels.values(group.take(at))
+        kernels += [one for one in found if all(getattr(one, name) == key[name] for name in key)]
+    return OneStep(
+        step=row["step"],
+        device=row["device"],
+        start_s=row["start_s"],
+        wall_s=row["wall_s"],
+        accounts={one: row[one.column] for one in ACCOUNTS if row[one.column] is not None},
+        layers=tuple(sorted(layers, key=lambda row: row.start_s)),
+        kernels=tuple(kernels),
+    )

@@ -5,27 +5,28 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from laptime.model import Account
 from laptime.views import format
-from laptime.views.run_view import source
+from laptime.views.run_view import RunView
 
 _COMPARABLE = 0.5  # beyond, the traced and the untraced steps were not the same work on the same machine
 _WIDEST = 0.2  # an interval of ±10 points, as recorder/budget.py has it; older runs call wider ones measured
 _DUST = 1e-9
 
 
-def recorder(found: Mapping[str, Any]) -> Iterator[str]:
+def recorder(view: RunView) -> Iterator[str]:
     """What recording cost, how that is known, and whether the kernel trace agrees with the marks."""
-    overhead = found["recorder"]["overhead"]
-    if source(found["run"]["config"]) is not None:
+    overhead = view.recorder.overhead
+    if view.source is not None:
         return  # collected: nothing was recorded
     if overhead is None:
         yield "What recording cost is not known for this run."
     else:
         yield _cost(overhead)
-        yield from _paid(found["recorder"]["budget"] or {})
-        if overhead["how"] == "estimated" and (share := _instrument_share(found)) >= 0.001:
+        yield from _paid(view.recorder.budget or {})
+        if overhead["how"] == "estimated" and (share := _instrument_share(view)) >= 0.001:
             yield f"The recorder's other work (instrument) takes {format.percent(share)} of a step more."
-    kernels = found["kernels"] or {}
+    kernels = view.kernels
     apart = kernels.get("reconciliation")
     if apart and kernels.get("steps") and None not in apart.values():
         traced, far = format.plural(len(kernels["steps"]), "step"), format.percent(apart["spans_apart"])
@@ -36,13 +37,12 @@ def recorder(found: Mapping[str, Any]) -> Iterator[str]:
         yield f"After the kernel trace, bare steps stayed slower by {signed(kernels['detach']['ratio'])}."
 
 
-def _instrument_share(found: Mapping[str, Any]) -> float:
+def _instrument_share(view: RunView) -> float:
     """The recorder's own account in a typical step, which an estimate from the marks does not hold."""
-    part = found["train"] or found["validation"]
-    if part is None:
+    part = view.main
+    if part is None or not part.wall_s.median:
         return 0.0
-    own = next(one["seconds"]["median"] for one in part["accounts"] if one["account"] == "instrument")
-    return float(own / part["wall_s"]["median"]) if part["wall_s"]["median"] else 0.0
+    return part.accounts[Account.INSTRUMENT].seconds.median / part.wall_s.median
 
 
 def known_cost(overhead: Mapping[str, Any]) -> str:

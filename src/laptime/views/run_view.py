@@ -1,62 +1,162 @@
-"""What there is to say about a run, as one strict-JSON dictionary: the tables and `--json` both come from it.
+"""A run as it is shown: one typed value that terminal, page, dashboard, notebook and `--json` take.
 
-Seconds, bytes and shares everywhere; null where something is unknown.
+Seconds, bytes and shares everywhere. What is unknown is None, or NaN among statistics.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow.compute as pc
 
-from laptime.files.write import plain
-from laptime.model import Account, How, Layer, Phase, Stage, Statistics, summarize
-from laptime.model.layers import LOSS_LAYER, OTHER_LAYER
-from laptime.runs import AccountSummaries, LayerSummary, Run
+from laptime.model import COMPUTE, Account, Stage, Statistics, summarize
+from laptime.runs import AccountSummaries, LayerSummaries, LayerSummary, Run
+from laptime.runs.select import Columns
 from laptime.runs.validate import formed
-from laptime.views.findings import look_first
 from laptime.views.format import mebibytes, plural
-from laptime.views.health import health
-from laptime.views.layers_by_device import by_device
-from laptime.views.sparkline import course
+from laptime.views.health import HealthView, health
+from laptime.views.layers_by_device import DeviceSeconds, by_device
+from laptime.views.sparkline import Course, course
 from laptime.views.step_series import series
 
+_FAR_APART = 1.2  # a mean and a median
 METRICS = ("loss", "top1", "topn")
 NOUNS = {"train": "training", "validation": "validation"}
-PSEUDO = (LOSS_LAYER, OTHER_LAYER)
 
 
-def content(run: Run) -> dict[str, Any]:
-    """`run`, `health`, `train`, `validation`, `recorder`, `kernels`, `lost`, `notes`, `look_first`: all."""
-    found: dict[str, Any] = {"run": _facts(run), "health": health(run)}
-    for stage in Stage:
-        found[stage.value] = _stage(run, stage)
-    found["recorder"] = _recorder(run)
-    found["kernels"] = run.summary.get("kernels")
-    found["lost"] = lost = _lost(run)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LastEpoch:
+    """Logged values over the last epoch of the last attempt; None is one that is not finite."""
+
+    epoch: int
+    values: Mapping[str, float | None]  # of METRICS, those that were logged
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StageView:
+    """Training or validation: its steps, where their time went, its layers and what it learned."""
+
+    stage: Stage
+    noun: str  # `training`, `validation`, or nothing where it may be neither
+    steps: int  # every one, warm-up too
+    ranks: int
+    wall_s: Statistics  # of a step that counts, however many ranks took it together: its median is *the* step
+    samples_per_s: float | None
+    results: LastEpoch | None
+    course: Course
+    accounts: AccountSummaries
+    accounted: bool  # a log has only times
+    layers: LayerSummaries
+    layers_by_device: tuple[DeviceSeconds, ...]
+
+    @property
+    def explained_share(self) -> float:
+        """Of the wall time."""
+        return 1.0 - self.accounts[Account.UNEXPLAINED].share
+
+    @property
+    def compute_s(self) -> float:
+        """Forward, loss, backward and update in the mean step."""
+        return sum(self.accounts[account].seconds.mean for account in COMPUTE)
+
+    @property
+    def layers_first(self) -> bool:
+        """Whether no step but the first, which warms up, had layer marks."""
+        return self.accounts.skipped > self.layers.skipped and bool(self.layers.steps)
+
+    @property
+    def timed_layers(self) -> list[LayerSummary]:
+        """The layers that took time."""
+        return [layer for layer in self.layers if layer.total_s]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecorderView:
+    """What recording cost, and how that is known, as the run says it."""
+
+    overhead: Mapping[str, Any] | None
+    instrument_share: float | None
+    instrumented_steps: int | None
+    budget: Mapping[str, Any] | None
+    host_clock_ratio: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunView:
+    """All there is to say about a run."""
+
+    id: str
+    path: Path
+    status: str
+    created: datetime
+    layers: int  # of its network
+    unit: str  # what time is charged to: layer, or operator where a trace names no layers
+    parameters: int
+    config: Mapping[str, Any]
+    environment: Mapping[str, Any]
+    health: HealthView
+    stages: Mapping[Stage, StageView]  # those that have steps
+    recorder: RecorderView
+    kernels: Mapping[str, Any]  # what a kernel trace said, as the run has it
+    lost: Mapping[str, str]  # tables whose rows are gone, and what was in each
+    notes: tuple[str, ...]
+
+    @property
+    def train(self) -> StageView | None:
+        return self.stages.get(Stage.TRAIN)
+
+    @property
+    def validation(self) -> StageView | None:
+        return self.stages.get(Stage.VALIDATION)
+
+    @property
+    def main(self) -> StageView | None:
+        """The stage that most is said about."""
+        return self.train or self.validation
+
+    @property
+    def device(self) -> Mapping[str, Any]:
+        """What the environment says of the device."""
+        return self.environment.get("device") or {}
+
+    @property
+    def source(self) -> str | None:
+        """What the run was collected from, `kineto`, `tensorflow`, `log`, …; None where it was recorded."""
+        return source(self.config)
+
+
+def run_view(run: Run) -> RunView:
+    """All there is to say about a run."""
+    lost = _lost(run)
     gone = [f"{what} recorded, but the run's `{table}` folder is gone" for table, what in lost.items()]
     told = run.summary.get("notes") or []
-    found["notes"] = [*_status_notes(run), *gone, *_repeated(run), *_exchanged(run), *told]
-    found = plain(found)
-    found["look_first"] = [] if "steps" in lost else look_first(found)  # the notes say that they are gone
-    return found
-
-
-def _facts(run: Run) -> dict[str, Any]:
-    return {
-        "id": run.id,
-        "path": str(run.path),
-        "status": run.status,
-        "created": run.created.isoformat(),
-        "layers": len(run.network),
-        "unit": _unit(run),
-        "parameters": sum(layer.parameters for layer in run.network),
-        "config": run.config,
-        "environment": run.environment,
-    }
+    return RunView(
+        id=run.id,
+        path=run.path,
+        status=run.status,
+        created=run.created,
+        layers=len(run.network),
+        unit=_unit(run),
+        parameters=sum(layer.parameters for layer in run.network),
+        config=run.config,
+        environment=run.environment,
+        health=health(run),
+        stages={stage: view for stage in Stage if (view := _stage(run, stage)) is not None},
+        recorder=RecorderView(
+            overhead=run.summary.get("overhead"),
+            instrument_share=run.summary.get("instrument_share"),
+            instrumented_steps=run.summary.get("instrumented_steps"),
+            budget=run.summary.get("budget"),
+            host_clock_ratio=run.summary.get("host_clock_ratio"),
+        ),
+        kernels=run.summary.get("kernels") or {},
+        lost=lost,
+        notes=(*_status_notes(run), *gone, *_repeated(run), *_exchanged(run), *told),
+    )
 
 
 def _status_notes(run: Run) -> list[str]:
@@ -84,7 +184,7 @@ def _lost(run: Run) -> dict[str, str]:
 
 def _repeated(run: Run) -> list[str]:
     """Steps past the checkpoint that a resume went on from: they were taken again."""
-    count = run.stored("steps").repeats().steps()
+    count = run.tables.steps.repeated_steps
     if not count:
         return []
     were = f"{plural(count, 'step')} {'was' if count == 1 else 'were'}"
@@ -107,52 +207,32 @@ def _exchanged(run: Run) -> list[str]:
     return [f"each rank exchanged {mebibytes(size)} MiB of gradients: {times}"]
 
 
-def _stage(run: Run, stage: Stage) -> dict[str, Any] | None:
-    """Books, layers and results of one stage; None where it has no steps."""
-    table = run.stored("steps").read(["stage", "attempt", "rank", "epoch", "samples", *METRICS])
-    table = table.filter(pc.equal(table["stage"], stage.value))
-    timed = series(run, stage, layers=False)
+def _stage(run: Run, stage: Stage) -> StageView | None:
+    """One stage; None where it has no steps."""
+    steps = run.selected(stage)
+    timed = series(run, stage, layers=len(steps.devices) > 1)
     if timed is None:
         return None
     accounts = run.accounts(stage)
-    layers = run.layers(stage)
-    compute = sum(layer.sum_s for layer in layers)
-    other = sum(layer.sum_s for layer in layers if layer.layer == OTHER_LAYER)
-    described = {layer.name: layer for layer in run.network}
-    hows = _hows(run, stage)
-    return {
-        "noun": _noun(run, stage, accounts),
-        "steps": int(np.count_nonzero(table["rank"].to_numpy() == pc.min(table["rank"]).as_py())),
-        "ranks": len(timed.devices),
-        "skipped": accounts.skipped,
-        "wall_s": statistics(summarize(timed.wall_s)),  # of a step, however many ranks took it together
-        "samples_per_s": timed.samples_per_s,
-        "results": last_epoch(table),
-        "course": course(run, stage, timed.wall_s),
-        "accounts": [
-            {
-                "account": one.account,
-                "seconds": statistics(one.seconds),
-                "total_s": one.total_s,
-                "share": one.share,
-                "half_in": one.half_in,
-                "traced": one.traced,
-            }
-            for one in accounts.values()
-        ],
-        "accounted": source(run.config) != "log",  # a log has only times
-        "explained_share": 1.0 - accounts[Account.UNEXPLAINED].share,
-        "named_share": (compute - other) / compute if compute else None,
-        "layers": [_layer(layer, described.get(layer.layer), hows) for layer in layers],
-        "layers_traced": layers.traced,
-        "layers_first": accounts.skipped > layers.skipped,  # no step but the first, which warms up, had marks
-        "layers_by_device": _by_device(run, stage) if len(timed.devices) > 1 else [],
-    }
+    return StageView(
+        stage=stage,
+        noun=_noun(run, stage, accounts),
+        steps=int(np.count_nonzero(steps.of_first_rank)),
+        ranks=len(timed.devices),
+        wall_s=summarize(timed.wall_s),
+        samples_per_s=timed.samples_per_s,
+        results=last_epoch(steps.every),
+        course=course(steps, timed.wall_s),
+        accounts=accounts,
+        accounted=source(run.config) != "log",
+        layers=run.layers(stage),
+        layers_by_device=tuple(by_device([timed])) if len(timed.devices) > 1 else (),
+    )
 
 
-def _by_device(run: Run, stage: Stage) -> list[dict[str, Any]]:
-    timed = series(run, stage)
-    return [] if timed is None else by_device([timed])
+def unlike_mean(wall: Statistics) -> bool:
+    """Whether the mean step, which samples a second come from, is far from the median one."""
+    return bool(wall.median) and not 1 / _FAR_APART <= wall.mean / wall.median <= _FAR_APART
 
 
 def source(config: Mapping[str, Any]) -> str | None:
@@ -169,78 +249,22 @@ def _noun(run: Run, stage: Stage, accounts: AccountSummaries) -> str:
     return NOUNS[stage.value]
 
 
-def statistics(given: Statistics | None) -> dict[str, Any] | None:
-    """A sample in numbers; None where nothing was seen."""
-    return None if given is None or not given.count else asdict(given) | {"spread": given.spread}
-
-
-def _layer(summary: LayerSummary, known: Layer | None, hows: Mapping[tuple[str, str], str]) -> dict[str, Any]:
-    phases: dict[str, Any] = {}
-    for phase in Phase:
-        seen = statistics(getattr(summary, phase.value))
-        phases[phase.value] = seen and {**seen, "how": hows.get((summary.layer, phase.value), How.MEASURED)}
-    ranges = [phase["q3"] - phase["q1"] for phase in phases.values() if phase]
-    return {
-        "layer": summary.layer,
-        "kind": summary.kind,
-        "parameters": summary.parameters,
-        "trainable": known.trainable if known else None,
-        "compiled": known.compiled if known else False,
-        "module": summary.layer not in PSEUDO,
-        "calls": summary.calls,
-        **phases,
-        "total_s": summary.total_s,
-        "share": summary.share,
-        # As if the phases were slow together: the widest that the whole layer's spread can be.
-        "spread": sum(ranges) / summary.total_s if summary.total_s else None,
-        "busy_s": summary.busy_s,
-        "idle_s": summary.idle_s,
-        "memory_bytes": summary.memory_bytes,
-        "activation_bytes": known.activation_bytes if known else None,
-        "peak_bytes": known.peak_bytes if known else None,
-    }
-
-
-def _hows(run: Run, stage: Stage) -> dict[tuple[str, str], str]:
-    """How the times of each layer and phase were obtained; "measured" only where every one was."""
-    hows: dict[tuple[str, str], str] = {}
-    for rows in run.stored("layers").row_groups(["stage", "layer", "phase", "how"], coded=True):
-        kinds = rows.group_by(["stage", "layer", "phase", "how"]).aggregate([]).to_pylist()
-        for row in kinds:
-            if row["stage"] == stage.value and row["how"] != How.MEASURED:
-                hows[row["layer"], row["phase"]] = row["how"]
-    return hows
-
-
-def last_epoch(table: Any) -> dict[str, Any] | None:
+def last_epoch(every: Columns) -> LastEpoch | None:
     """Logged values over the last epoch of the last attempt, each batch weighted by its samples.
 
     None where one of them is no finite number: a mean that passes over it would look like learning.
     """
-    last = _latest(_latest(table, "attempt"), "epoch")
-    samples = np.nan_to_num(last["samples"].to_numpy().astype(np.float64), nan=1.0)
-    results: dict[str, Any] = {"epoch": last["epoch"][0].as_py()}
+    last = _latest(_latest(every, "attempt"), "epoch")
+    samples = np.nan_to_num(last["samples"].astype(np.float64), nan=1.0)
+    logged: dict[str, float | None] = {}
     for name in METRICS:
-        values = last[name].to_numpy().astype(np.float64)
-        known = ~np.isnan(values)
-        if pc.any(pc.invert(pc.is_finite(last[name]))).as_py():  # null is unknown; NaN and infinity are not
-            results[name] = None
+        values, known = last[name], last.known(name)
+        if (known & ~np.isfinite(values)).any():  # null is unknown; NaN and infinity are not
+            logged[name] = None
         elif known.any() and samples[known].sum():
-            results[name] = float(np.average(values[known], weights=samples[known]))
-    return results if len(results) > 1 else None
+            logged[name] = float(np.average(values[known], weights=samples[known]))
+    return LastEpoch(epoch=int(last["epoch"][0]), values=logged) if logged else None
 
 
-def _latest(table: Any, column: str) -> Any:
-    return table.filter(pc.equal(table[column], pc.max(table[column])))
-
-
-def _recorder(run: Run) -> dict[str, Any]:
-    """What recording cost, and how that is known."""
-    summary = run.summary
-    return {
-        "overhead": summary.get("overhead"),
-        "instrument_share": summary.get("instrument_share"),
-        "instrumented_steps": summary.get("instrumented_steps"),
-        "budget": summary.get("budget"),
-        "host_clock_ratio": summary.get("host_clock_ratio"),
-    }
+def _latest(rows: Columns, column: str) -> Columns:
+    return rows.where(rows[column] == rows[column].max())

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from dataclasses import dataclass
 
 import numpy as np
-import pyarrow.compute as pc
-from numpy.typing import NDArray
 
-from laptime.model import Stage
-from laptime.runs import Run
+from laptime.runs.select import Columns, Samples, SelectedSteps
 
 BINS = 60
 LEVELS = "▁▂▃▄▅▆▇█"
@@ -18,42 +15,59 @@ UNKNOWN = "×"
 _FLAT = 0.25  # a line that stays within this share of its median should not look like mountains
 _HIGHEST = 3.0  # times the median; what is higher is cut there, or one spike would flatten all the rest
 
-Samples = NDArray[np.float64]
 Line = Sequence[float | None]
 
 
-def course(run: Run, stage: Stage, wall_s: Samples) -> dict[str, Any]:
-    """`step_s` and `largest_s`, the median and the largest step of each bin, and `loss` where it was logged.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LossCourse:
+    """The mean loss of each bin, over the ranks; None is a bin without a finite one."""
 
-    `wall_s` are the steps that step times are told from, in the order they were taken; a bin holds as many as
-    the next. A loss is of every step, the mean over the ranks; null is a bin without a finite one.
+    bins: tuple[float | None, ...]
+    first: float | None
+    last: float | None  # of a run that ends in NaN, None
+    steps: int
+    not_finite: int  # steps
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Course:
+    """How a stage went: the median and the largest step of each bin, and the loss where it was logged."""
+
+    steps: int
+    step_s: tuple[float, ...]
+    largest_s: tuple[float, ...]
+    loss: LossCourse | None
+
+
+def course(steps: SelectedSteps, wall_s: Samples) -> Course:
+    """`wall_s` are the steps that count, in the order they were taken; a bin holds as many as the next.
+
+    A loss is of every step.
     """
     bins = _bins(wall_s[np.isfinite(wall_s)])
-    return {
-        "steps": int(wall_s.size),
-        "step_s": [float(np.median(one)) for one in bins],
-        "largest_s": [float(one.max()) for one in bins],
-        "loss": _loss(run, stage),
-    }
+    return Course(
+        steps=int(wall_s.size),
+        step_s=tuple(float(np.median(values)) for values in bins),
+        largest_s=tuple(float(values.max()) for values in bins),
+        loss=_loss(steps.every.where(steps.every.known("loss"))),
+    )
 
 
-def _loss(run: Run, stage: Stage) -> dict[str, Any] | None:
-    table = run.stored("steps").read(["stage", "attempt", "step", "loss"])
-    table = table.filter(pc.and_(pc.equal(table["stage"], stage.value), pc.is_valid(table["loss"])))
-    if not table.num_rows:
+def _loss(logged: Columns) -> LossCourse | None:
+    if not logged.rows:
         return None
-    steps = table["attempt"].to_numpy().astype(np.int64) << 40 | table["step"].to_numpy().astype(np.int64)
+    steps = logged["attempt"].astype(np.int64) << 40 | logged["step"].astype(np.int64)
     _, place = np.unique(steps, return_inverse=True)
     with np.errstate(invalid="ignore"):  # infinities of both signs
-        losses = np.bincount(place, table["loss"].to_numpy()) / np.bincount(place)
-    means = [_finite_mean(one) for one in _bins(losses)]
-    return {
-        "bins": means,
-        "first": means[0],
-        "last": means[-1] if np.isfinite(losses[-1]) else None,  # a run that ends in NaN ends in NaN
-        "steps": int(losses.size),
-        "not_finite": int(np.count_nonzero(~np.isfinite(losses))),
-    }
+        losses = np.bincount(place, logged["loss"]) / np.bincount(place)
+    means = tuple(_finite_mean(values) for values in _bins(losses))
+    return LossCourse(
+        bins=means,
+        first=means[0],
+        last=means[-1] if np.isfinite(losses[-1]) else None,
+        steps=int(losses.size),
+        not_finite=int(np.count_nonzero(~np.isfinite(losses))),
+    )
 
 
 def _bins(values: Samples) -> list[Samples]:

@@ -1,31 +1,32 @@
 """A run condensed for drawing: a few hundred bins of its steps, however many there are, and its outliers.
 
-DuckDB reads the part files in place, so a million layer times take a second and no memory to speak of. A bin
-holds neighbouring steps; its median hides a slow step, so the slowest of all bins are kept beside them.
+A bin holds neighbouring steps; its median hides a slow step, so the slowest of all bins are kept beside them.
+Lines over the run and their outliers show every step; layer times, the histogram and the comparison of marked
+steps are of those that count. A million layer times take half a second: one sort, no loop over bins.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from laptime.model import ACCOUNTS, Stage
 from laptime.runs import Run
-from laptime.runs.query import over
-
-if TYPE_CHECKING:
-    from duckdb import DuckDBPyConnection
+from laptime.runs.select import Columns, Mask, SelectedLayers, SelectedSteps
 
 BINS = 300
 MOST_POINTS = 60_000  # of layer times: layers x phases x ranks x bins, some 400 kB in a page
 OUTLIERS = 120
 _COARSE = 60  # bins that outliers are told from, of at least ten steps each
 _FAR = 3.0  # interquartile ranges above the third quartile of its bin
+_BARS = 80  # of the histogram
 
 Column = NDArray[Any]
+Whole = NDArray[np.int64]
 Rows = dict[str, Column]
 
 
@@ -40,156 +41,249 @@ class Digest:
     slow_layers: Rows  # outliers: layer, phase, rank, step, seconds, usual_s
     learning: Rows  # stage, step, epoch, seconds since the start, loss, top1, topn, lost (NaN losses)
     marked: Rows  # marked (True or False), quantiles of the wall time of such training steps
-    spread: Rows  # of training steps: wall_s bin centres and counts
+    spread: Rows  # wall_s bin centres and counts
 
 
 def digest(run: Run) -> Digest:
-    """What the figures of a run are drawn from; without rows where DuckDB cannot read them."""
-    return over([run.path], _digest)[0]
-
-
-def _digest(connection: DuckDBPyConnection) -> Digest:
-    def ask(sql: str) -> Any:
-        return connection.sql(sql).to_arrow_table()
-
-    facts = ask(
-        "SELECT count(*) FILTER (stage = 'train') AS train, "
-        "count(*) FILTER (stage = 'train' AND idle_s IS NULL) AS plain, "
-        "min(step) AS low, max(step) AS high FROM steps"
-    ).to_pylist()[0]
-    stage = Stage.TRAIN if facts["train"] else Stage.VALIDATION
-    untraced = "idle_s IS NULL" if facts["plain"] else "true"
-    units = ask(
-        "SELECT count(DISTINCT (layer, phase, rank)) AS units, "
-        "count(*) FILTER (idle_s IS NULL) AS plain, min(step) AS low, max(step) AS high "
-        f"FROM layers WHERE stage = '{stage.value}'"
-    ).to_pylist()[0]
-    untraced_layers = "AND idle_s IS NULL" if units["plain"] else ""
-    chosen = f"layers WHERE stage = '{stage.value}' {untraced_layers}"
-    first, last = units["low"] or 0, units["high"] or 0
-    connection.execute(_layer_bins(_place(first, last, _bins(units["units"])), chosen))
-    connection.execute(_step_bins())
-    traced = "idle_s IS NOT NULL AS traced"
-    all_steps = _place(facts["low"] or 0, facts["high"] or 0)
+    """What the figures of a run are drawn from."""
+    stages = {stage: run.selected(stage) for stage in Stage}
+    stage = Stage.TRAIN if stages[Stage.TRAIN].every.rows else Stage.VALIDATION
+    numbers = {stage: np.unique(steps.every["step"]) for stage, steps in stages.items()}
+    between = {Stage.TRAIN: numbers[Stage.VALIDATION], Stage.VALIDATION: numbers[Stage.TRAIN]}
+    layers, slow_layers = _layers(run.selected_layers(stage), between[stage])
     return Digest(
         stage=stage,
-        steps=_columns(ask("SELECT * FROM step_bins ORDER BY stage, rank, bin")),
-        slow_steps=_columns(ask(_slow("wall_s", "stage, rank", traced, "steps", all_steps))),
-        layers=_columns(ask("SELECT * FROM layer_bins ORDER BY rank, layer, phase, bin")),
-        slow_layers=_columns(
-            ask(_slow("seconds", "rank, layer, phase", "stage", chosen, _place(first, last)))
-        ),
-        learning=_columns(ask(_LEARNING)),
-        marked=_columns(ask(_marked(untraced))),
-        spread=_columns(ask(_spread(stage, untraced))),
+        steps=_joined([_step_bins(steps, between[stage]) for stage, steps in stages.items()]),
+        slow_steps=_furthest(_joined([_slow_steps(steps) for steps in stages.values()]), "wall_s"),
+        layers=layers,
+        slow_layers=slow_layers,
+        learning=_learning(stages, between[Stage.TRAIN]),
+        marked=_marked(stages[Stage.TRAIN]),
+        spread=_spread(stages[stage]["wall_s"]),
     )
 
 
-def _bins(units: int) -> int:
-    """Fewer bins where there are many layers, so that a page stays small."""
-    return int(min(BINS, max(20, MOST_POINTS // max(1, units))))
+class _Groups:
+    """Values by key, sorted within each: quantiles of every group at once."""
+
+    def __init__(self, keys: Whole, values: Column) -> None:
+        self._order = np.lexsort((values, keys))
+        self._keys, self._values = keys[self._order], values[self._order]
+        self._starts = np.flatnonzero(np.diff(self._keys, prepend=-1))
+        self.keys: Whole = self._keys[self._starts]
+        self.counts: Whole = np.diff(np.append(self._starts, len(keys)))
+
+    def quantile(self, share: float) -> Column:
+        """Between two values, in proportion."""
+        at = self._starts + share * (self.counts - 1)
+        below = at.astype(np.int64)
+        above = np.minimum(below + 1, self._starts + self.counts - 1)
+        between: Column = self._values[above] - self._values[below]
+        return np.asarray(self._values[below] + (at - below) * between)
+
+    def mean(self, column: Column, known: Mask | None = None) -> Column:
+        """Of another column of the same rows: of those that are known, NaN where none is."""
+        rows = self._order
+        chosen = ~np.isnan(column[rows]) if known is None else known[rows]
+        values = np.where(chosen, column[rows], 0.0)
+        counts = self.sum(chosen.astype(np.float64), ordered=True)
+        with np.errstate(invalid="ignore", divide="ignore"):
+            return self.sum(values, ordered=True) / counts
+
+    def sum(self, column: Column, *, ordered: bool = False) -> Column:
+        """Of another column of the same rows."""
+        values = column if ordered else column[self._order]
+        return np.add.reduceat(values, self._starts) if len(values) else np.zeros(0)
+
+    def spread_out(self, of_groups: Column) -> Column:
+        """A number of each group, for each of its rows as they were given."""
+        found = np.empty(len(self._order), dtype=of_groups.dtype)
+        found[self._order] = np.repeat(of_groups, self.counts)
+        return found
 
 
-def _columns(table: Any) -> Rows:
+def _place(steps: Column, bins: int) -> tuple[Whole, int]:
+    """The bin of each step, and how many there are; a short run has one for every step."""
+    if not len(steps):
+        return np.zeros(0, dtype=np.int64), 1
+    low, whole = int(steps.min()), int(steps.max()) - int(steps.min()) + 1
+    most = whole if whole <= 2 * bins else bins
+    return (steps.astype(np.int64) - low) * most // whole, most
+
+
+def _coarse(steps: Column) -> tuple[Whole, int]:
+    """Bins of at least ten steps."""
+    if not len(steps):
+        return np.zeros(0, dtype=np.int64), 1
+    low, whole = int(steps.min()), int(steps.max()) - int(steps.min()) + 1
+    most = max(1, min(_COARSE, whole // 10))
+    return (steps.astype(np.int64) - low) * most // whole, most
+
+
+def _step_bins(steps: SelectedSteps, between: Column) -> Rows:
+    every = steps.every
+    place, bins = _place(every["step"], BINS)
+    key = every["rank"].astype(np.int64) * bins + place
+    walls, numbers = _Groups(key, every["wall_s"]), _Groups(key, every["step"])
+    ranks, middles = walls.keys // bins, numbers.quantile(0.5)
     return {
-        name: table.column(name).to_numpy(zero_copy_only=False)
-        if not str(table.schema.field(name).type).startswith(("string", "large_string"))
-        else np.array(table.column(name).to_pylist(), dtype=object)
-        for name in table.column_names
+        "stage": np.full(len(ranks), steps.stage.value, dtype=object),
+        "rank": ranks,
+        "device": np.array([steps.devices[int(rank)] for rank in ranks], dtype=object),
+        "bin": walls.keys % bins,
+        "step": middles,
+        "after_gap": _after_gap(walls.keys, middles, between),
+        "count": walls.counts,
+        "mean_s": walls.mean(every["wall_s"]),
+        **{f"{name}_s": walls.quantile(share) for name, share in _QUARTILES.items()},
+        **{account.column: walls.mean(every[account.column]) for account in ACCOUNTS},
     }
 
 
-# The bin of a step among the `lo` to `hi` of its stage; a short run has one for every step.
-_PLACE = "((step - lo) * bins) // (hi - lo + 1)"
+_QUARTILES = {"min": 0.0, "q1": 0.25, "median": 0.5, "q3": 0.75, "max": 1.0}
 
 
-def _reach(bins: int, rows: str) -> str:
-    """SQL for the bounds of `rows`, and into how many bins their steps go."""
-    whole = "max(step) - min(step) + 1"
-    each = f"CASE WHEN {whole} <= {2 * bins} THEN {whole} ELSE {bins} END AS bins"
-    return f"SELECT stage, min(step) AS lo, max(step) AS hi, {each} FROM {rows} GROUP BY stage"
+def _after_gap(keys: Whole, steps: Column, between: Column) -> Mask:
+    """Bins that do not follow the one before since steps of the other stage lie between the two."""
+    passed = np.searchsorted(between, steps)
+    apart = (np.diff(keys) > 1) & (np.diff(passed) > 0)
+    return np.append(False, apart) if len(steps) else np.zeros(0, dtype=np.bool_)
 
 
-def _step_bins() -> str:
-    means = ", ".join(f"avg({one.column}) AS {one.column}" for one in ACCOUNTS)
-    return f"""
-        CREATE TEMP TABLE step_bins AS
-        WITH reach AS ({_reach(BINS, "steps")})
-        SELECT stage, rank, any_value(device) AS device, {_PLACE} AS bin, median(step) AS step,
-               count(*) AS count, avg(wall_s) AS mean_s, min(wall_s) AS min_s, max(wall_s) AS max_s,
-               quantile_cont(wall_s, 0.25) AS q1_s, median(wall_s) AS median_s,
-               quantile_cont(wall_s, 0.75) AS q3_s, {means}
-        FROM steps JOIN reach USING (stage) GROUP BY stage, rank, bin"""
+def _slow_steps(steps: SelectedSteps) -> Rows:
+    every = steps.every
+    place, bins = _coarse(every["step"])
+    at, usual = _far(every["rank"].astype(np.int64) * bins + place, every["wall_s"])
+    return {
+        "stage": np.full(len(at), steps.stage.value, dtype=object),
+        "rank": every["rank"][at],
+        "traced": ~np.isnan(every["idle_s"][at]),
+        "step": every["step"][at],
+        "wall_s": every["wall_s"][at],
+        "usual_s": usual,
+    }
 
 
-def _place(low: int, high: int, bins: int | None = None) -> str:
-    """`_PLACE` in numbers, twice as fast as from a row that is joined; without `bins`, the coarse ones."""
-    whole = high - low + 1
-    most = max(1, min(_COARSE, whole // 10)) if bins is None else whole if whole <= 2 * bins else bins
-    return f"((step - {low}) * {most}) // {whole}"
+def _far(keys: Whole, values: Column) -> tuple[NDArray[np.intp], Column]:
+    """Places of the values far beyond those of their group, and what is usual in that."""
+    groups = _Groups(keys, values)
+    q1, usual, q3 = (groups.quantile(share) for share in (0.25, 0.5, 0.75))
+    far = np.where(groups.counts > 3, np.maximum(q3 + _FAR * (q3 - q1), 1.2 * usual), np.inf)
+    at = np.flatnonzero(values > groups.spread_out(far))
+    return at, groups.spread_out(usual)[at]
 
 
-def _slow(values: str, keys: str, kept: str, rows: str, place: str) -> str:
-    """SQL for the values far beyond those of their neighbours with the same keys, the furthest first."""
-    return f"""
-        WITH placed AS NOT MATERIALIZED (
-                 SELECT {kept}, step, {keys}, {values} AS value, {place} AS bin FROM {rows}),
-             quarters AS (SELECT {keys}, bin, quantile_cont(value, [0.25, 0.5, 0.75]) AS q,
-                          max(value) AS most FROM placed GROUP BY {keys}, bin HAVING count(*) > 3),
-             usual AS MATERIALIZED (
-                 SELECT {keys}, bin, q[2] AS usual_s,
-                        greatest(q[3] + {_FAR} * (q[3] - q[1]), 1.2 * q[2]) AS far
-                 FROM quarters WHERE most > far)
-        SELECT {keys}, {kept.split(" AS ")[-1]}, step, value AS {values}, usual_s
-        FROM placed JOIN usual USING ({keys}, bin)
-        WHERE value > far AND value > (SELECT min(far) FROM usual)  -- the latter spares most rows the join
-        ORDER BY value - usual_s DESC, step LIMIT {OUTLIERS}"""
+def _furthest(rows: Rows, name: str) -> Rows:
+    """The rows furthest from what is usual."""
+    order = np.lexsort((rows["step"], rows["usual_s"] - rows[name]))[:OUTLIERS]
+    return {column: values[order] for column, values in rows.items()}
 
 
-def _layer_bins(place: str, rows: str) -> str:
-    return f"""
-        CREATE TEMP TABLE layer_bins AS
-        SELECT rank, layer, phase, {place} AS bin, median(step) AS step, median(seconds) AS seconds
-        FROM {rows} GROUP BY rank, layer, phase, bin"""
+def _layers(layers: SelectedLayers, between: Column) -> tuple[Rows, Rows]:
+    """Bins of layer times, and their outliers."""
+    every = layers.steps.every
+    owner, step, seconds = layers.seconds()
+    numbers, ranks = every["step"][step], every["rank"][step].astype(np.int64)
+    lane = ranks * max(1, len(layers.rows.owners)) + owner
+    units = len(np.unique(lane))
+    place, bins = _place(numbers, int(min(BINS, max(20, MOST_POINTS // max(1, units)))))
+    times, middles = _Groups(lane * bins + place, seconds), _Groups(lane * bins + place, numbers)
+    coarse, count = _coarse(numbers)
+    at, usual = _far(lane * count + coarse, seconds)
+
+    def owners(lanes: Whole) -> Rows:
+        names = list(layers.rows.owners)
+        pairs = [names[int(one) % len(names)] for one in lanes]
+        return {
+            "rank": lanes // max(1, len(names)),
+            "layer": np.array([layer for layer, _ in pairs], dtype=object),
+            "phase": np.array([phase for _, phase in pairs], dtype=object),
+        }
+
+    binned = owners(times.keys // bins) | {
+        "bin": times.keys % bins,
+        "step": middles.quantile(0.5),
+        "after_gap": _after_gap(times.keys, middles.quantile(0.5), between),
+        "seconds": times.quantile(0.5),
+    }
+    slow = owners(lane[at]) | {"step": numbers[at], "seconds": seconds[at], "usual_s": usual}
+    return binned, _furthest(slow, "seconds")
 
 
-# An attempt follows where the one before ended, whether its clock goes on from a checkpoint or starts anew.
-# Ranks log the same training, so the lowest speaks for all.
-_LEARNING = f"""
-    WITH lasted AS (SELECT attempt, min(start_s) AS began, max(start_s + wall_s) AS ended
-                    FROM steps GROUP BY attempt),
-         later AS (SELECT attempt, greatest(0, lag(ended, 1, 0) OVER (ORDER BY attempt) - began) AS by_s
-                   FROM lasted),
-         since AS (SELECT attempt, sum(by_s) OVER (ORDER BY attempt) AS before FROM later),
-         chosen AS (SELECT s.*, before + start_s + wall_s AS at_s FROM steps s JOIN since USING (attempt)
-                    WHERE rank = (SELECT min(rank) FROM steps)),
-         reach AS ({_reach(BINS, "chosen")})
-    SELECT stage, CASE WHEN stage = 'train' THEN {_PLACE} ELSE epoch END AS bin, median(step) AS step,
-           avg(epoch) AS epoch, max(at_s) AS at_s,
-           avg(loss) FILTER (isfinite(loss)) AS loss, avg(top1) FILTER (NOT isnan(top1)) AS top1,
-           avg(topn) FILTER (NOT isnan(topn)) AS topn,
-           count(*) FILTER (NOT isfinite(loss)) AS lost, count(*) AS count
-    FROM chosen JOIN reach USING (stage) GROUP BY stage, bin ORDER BY stage, bin"""
+def _learning(stages: Mapping[Stage, SelectedSteps], between: Column) -> Rows:
+    """Ranks log the same training, so the lowest speaks for all."""
+    since = _attempt_starts([steps.every for steps in stages.values()])
+    lowest = min((int(steps.every["rank"].min()) for steps in stages.values() if steps.every.rows), default=0)
+    found = []
+    for stage, steps in stages.items():
+        rows = steps.every.where(np.asarray(steps.every["rank"] == lowest))
+        place = _place(rows["step"], BINS)[0] if stage is Stage.TRAIN else rows["epoch"].astype(np.int64)
+        began = np.array([since[int(attempt)] for attempt in rows["attempt"]], dtype=np.float64)
+        numbers = _Groups(place, rows["step"])
+        ends = _Groups(place, began + rows["start_s"] + rows["wall_s"])
+        loss, known = rows["loss"], rows.known("loss")
+        middles = numbers.quantile(0.5)
+        # Of a validation a point stands for an epoch, and the line leads from one to the next.
+        gaps = _after_gap(numbers.keys, middles, between if stage is Stage.TRAIN else between[:0])
+        found.append(
+            {
+                "stage": np.full(len(numbers.keys), stage.value, dtype=object),
+                "bin": numbers.keys,
+                "step": middles,
+                "after_gap": gaps,
+                "epoch": numbers.mean(rows["epoch"]),
+                "at_s": ends.quantile(1.0),
+                "loss": numbers.mean(loss, np.isfinite(loss)),
+                "top1": numbers.mean(rows["top1"]),
+                "topn": numbers.mean(rows["topn"]),
+                "lost": numbers.sum((known & ~np.isfinite(loss)).astype(np.int64)),
+                "count": numbers.counts,
+            }
+        )
+    return _joined(found)
 
 
-def _marked(untraced: str) -> str:
+def _attempt_starts(tables: list[Columns]) -> dict[int, float]:
+    """When each attempt began: it follows where the one before ended, whether its clock goes on or not."""
+    starts: dict[int, float] = {}
+    ended = before = 0.0
+    for attempt in sorted({int(one) for every in tables for one in np.unique(every["attempt"])}):
+        here = [every.where(np.asarray(every["attempt"] == attempt)) for every in tables]
+        began = min(float(rows["start_s"].min()) for rows in here if rows.rows)
+        before += max(0.0, ended - began)
+        ended = max(float((rows["start_s"] + rows["wall_s"]).max()) for rows in here if rows.rows)
+        starts[attempt] = before
+    return starts
+
+
+def _marked(steps: SelectedSteps) -> Rows:
     """Quantiles of training steps with and without layer marks, for a box each."""
-    return f"""
-        SELECT instrumented AS marked, count(*) AS count, avg(wall_s) AS mean_s,
-               quantile_cont(wall_s, 0.05) AS low_s, quantile_cont(wall_s, 0.25) AS q1_s,
-               median(wall_s) AS median_s, quantile_cont(wall_s, 0.75) AS q3_s,
-               quantile_cont(wall_s, 0.95) AS high_s
-        FROM steps WHERE stage = 'train' AND {untraced} AND step > (SELECT min(step) FROM steps)
-        GROUP BY instrumented ORDER BY instrumented"""
+    groups = _Groups(steps["instrumented"].astype(np.int64), steps["wall_s"])
+    shares = {"low": 0.05, "q1": 0.25, "median": 0.5, "q3": 0.75, "high": 0.95}
+    return {
+        "marked": groups.keys.astype(np.bool_),
+        "count": groups.counts,
+        "mean_s": groups.mean(steps["wall_s"]),
+        **{f"{name}_s": groups.quantile(share) for name, share in shares.items()},
+    }
 
 
-def _spread(stage: Stage, untraced: str) -> str:
-    """A histogram of 80 bars up to eight interquartile ranges; what lies beyond is counted in the last."""
-    return f"""
-        WITH chosen AS (SELECT wall_s FROM steps WHERE stage = '{stage.value}' AND {untraced}),
-             reach AS (SELECT min(wall_s) AS lo, least(quantile_cont(wall_s, 0.99), median(wall_s) + greatest(
-                       8 * (quantile_cont(wall_s, 0.75) - quantile_cont(wall_s, 0.25)),
-                       0.02 * median(wall_s))) AS hi FROM chosen)
-        SELECT least(79, CASE WHEN hi > lo THEN floor((wall_s - lo) / (hi - lo) * 80) ELSE 0 END) AS bin,
-               any_value(lo) AS lo, any_value(hi) AS hi, count(*) AS count
-        FROM chosen, reach GROUP BY bin ORDER BY bin"""
+def _spread(wall_s: Column) -> Rows:
+    """A histogram up to eight interquartile ranges; what lies beyond is counted in the last bar."""
+    if not len(wall_s):
+        return {name: np.zeros(0) for name in ("bin", "lo", "hi", "count")}
+    q1, median, q3, most = np.quantile(wall_s, (0.25, 0.5, 0.75, 0.99))
+    low = float(wall_s.min())
+    high = float(min(most, median + max(8 * (q3 - q1), 0.02 * median)))
+    bars = np.floor((wall_s - low) / (high - low) * _BARS) if high > low else np.zeros(len(wall_s))
+    bins, counts = np.unique(np.minimum(_BARS - 1, bars), return_counts=True)
+    return {
+        "bin": bins,
+        "lo": np.full(len(bins), low),
+        "hi": np.full(len(bins), high),
+        "count": counts,
+    }
+
+
+def _joined(parts: list[Rows]) -> Rows:
+    return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}

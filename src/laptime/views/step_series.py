@@ -1,7 +1,7 @@
 """What a run is compared by: its quantities step by step, in the order the steps were taken.
 
-Warm-up, kernel-traced and disturbed steps are left out where there are others. The ranks of a run take a step
-together, so a step of several ranks is their mean, and its samples are their sum.
+The ranks of a run take a step together, so a step of several ranks is their mean, and its samples are their
+sum.
 """
 
 from __future__ import annotations
@@ -14,10 +14,7 @@ from numpy.typing import NDArray
 from laptime.model import ACCOUNTS, Account, Stage
 from laptime.model.comparison import rate
 from laptime.runs import Run
-from laptime.runs.select import Columns, Mask, first_steps, warm
-
-Samples = NDArray[np.float64]
-LayerPhase = tuple[str, str]
+from laptime.runs.select import LayerPhase, Samples, SelectedLayers, SelectedSteps
 
 
 @dataclass(slots=True, kw_only=True)
@@ -47,50 +44,34 @@ class Series:
 
 def series(run: Run, stage: Stage, *, layers: bool = True) -> Series | None:
     """The stage's quantities; None where it has no steps."""
-    names = ("stage", "attempt", "rank", "step", "device", "start_s", "wall_s", "samples", "instrumented")
-    columns = Columns(run.stored("steps"), (*names, *(account.column for account in ACCOUNTS)))
-    columns.only(columns.equals("stage", stage))
-    if not columns.rows:
+    steps = run.selected(stage)
+    every = steps.every
+    if not every.rows:
         return None
-    lowest = columns["rank"] == columns["rank"].min()
-    total = float(columns["wall_s"][lowest].sum())
-    instrumented = float(columns["instrumented"].mean())
-    devices = {
-        int(rank): columns.words["device"][int(columns["device"][columns["rank"] == rank][0])]
-        for rank in np.unique(columns["rank"])
-    }
-    first = first_steps(columns)
-    past = warm(columns, first, 1)
-    if past.any():
-        columns.only(past)
-    columns.only(_timed(run, columns))
-    place, steps = _steps(columns)
+    place, count = _steps(steps)
+    samples = steps["samples"].astype(np.float64)
+    accounts = {account: steps[account.column] for account in ACCOUNTS}
     found = Series(
-        wall_s=_means(columns["wall_s"], place, steps),
-        samples=_sums(columns["samples"].astype(np.float64), place, steps),
-        batch=_batch(columns["samples"].astype(np.float64)),
-        total_s=total,
-        instrumented=instrumented,
-        devices=devices,
+        wall_s=_means(steps["wall_s"], place, count),
+        samples=_sums(samples, place, count),
+        batch=_batch(samples),
+        total_s=float(every["wall_s"][steps.of_first_rank].sum()),
+        instrumented=float(every["instrumented"].mean()),
+        devices=steps.devices,
+        accounts={
+            account: _means(seconds, place, count)
+            for account, seconds in accounts.items()
+            if not np.isnan(seconds).all()
+        },
     )
-    for account in ACCOUNTS:
-        if not np.isnan(columns[account.column]).all():
-            found.accounts[account] = _means(columns[account.column], place, steps)
     if layers:
-        _add_layers(run, stage, first, found)
+        _add_layers(run.selected_layers(stage), found)
     return found
 
 
-def _timed(run: Run, columns: Columns) -> Mask:
-    """Steps whose time no trace spoiled; all of them where every one was traced."""
-    plain = np.isnan(columns["idle_s"])
-    calm = plain & ~np.isin(columns["step"], run.disturbed)
-    return calm if calm.any() else plain if plain.any() else np.ones_like(plain)
-
-
-def _steps(columns: Columns) -> tuple[NDArray[np.intp], int]:
+def _steps(steps: SelectedSteps) -> tuple[NDArray[np.intp], int]:
     """The place of each row's (attempt, step) among all of them, in order."""
-    keys = columns["attempt"].astype(np.int64) << 40 | columns["step"].astype(np.int64)
+    keys = steps["attempt"].astype(np.int64) << 40 | steps["step"].astype(np.int64)
     found, place = np.unique(keys, return_inverse=True)
     return place, len(found)
 
@@ -114,33 +95,12 @@ def _batch(samples: Samples) -> float:
     return float(np.median(known)) if known.size else np.nan
 
 
-def _add_layers(run: Run, stage: Stage, first: dict[int, int], found: Series) -> None:
+def _add_layers(layers: SelectedLayers, found: Series) -> None:
     """Seconds by layer and phase, one number per rank and step: a layer called twice is one number."""
-    names = ("stage", "attempt", "step", "rank", "layer", "phase", "seconds", "idle_s")
-    columns = Columns(run.stored("layers"), names)
-    columns.only(columns.equals("stage", stage))
-    if not columns.rows:
-        return
-    past = warm(columns, first, 1)
-    if past.any():
-        columns.only(past)
-    plain = np.isnan(columns["idle_s"])
-    if plain.any():
-        columns.only(plain)
-    layers, phases = columns.words["layer"], columns.words["phase"]
-    owner = columns["layer"].astype(np.int64) * len(phases) + columns["phase"]
-    for one in np.unique(owner):
-        here = owner == one
-        key = (layers[int(one) // len(phases)], phases[int(one) % len(phases)])
-        found.layers[key] = _cells(columns, here)
-        for rank in found.devices:
-            of_rank = here & (columns["rank"] == rank)
-            if of_rank.any() and len(found.devices) > 1:
-                found.ranks.setdefault(rank, {})[key] = _cells(columns, of_rank)
-
-
-def _cells(columns: Columns, here: Mask) -> Samples:
-    step = columns["attempt"][here].astype(np.int64) << 40 | columns["step"][here].astype(np.int64)
-    keys = step << 16 | columns["rank"][here].astype(np.int64)
-    _, place = np.unique(keys, return_inverse=True)
-    return np.bincount(place, columns["seconds"][here]).astype(np.float64)
+    ranks = layers.steps.every["rank"]
+    for key, cells in layers.cells():
+        found.layers[key] = cells.seconds
+        for rank in found.devices if len(found.devices) > 1 else ():
+            of_rank = cells.seconds[ranks[cells.step] == rank]
+            if of_rank.size:
+                found.ranks.setdefault(rank, {})[key] = of_rank

@@ -10,27 +10,27 @@ _LONG_S = 10.0  # from here on seconds are read more easily than milliseconds
 _MOST_DECIMALS = 6
 
 
-class Unit(NamedTuple):
+class TimeUnit(NamedTuple):
     """A unit of time, and its seconds."""
 
     name: str
     seconds: float
 
 
-_MS, _S = Unit("ms", 1e-3), Unit("s", 1.0)
+_MS, _S = TimeUnit("ms", 1e-3), TimeUnit("s", 1.0)
 
 
-def step_unit(seconds: Sequence[float]) -> Unit:
+def step_unit(seconds: Sequence[float]) -> TimeUnit:
     """Of steps and their parts."""
     return _S if max(seconds, default=0.0) >= _LONG_S else _MS
 
 
-def training_unit(seconds: Sequence[float]) -> Unit:
+def training_unit(seconds: Sequence[float]) -> TimeUnit:
     """Of whole trainings, by the longest."""
     longest = max(seconds, default=0.0)
     if longest >= 3600:
-        return Unit("hours", 3600.0)
-    return Unit("minutes", 60.0) if longest >= 60 else Unit("seconds", 1.0)
+        return TimeUnit("hours", 3600.0)
+    return TimeUnit("minutes", 60.0) if longest >= 60 else TimeUnit("seconds", 1.0)
 
 
 def duration(seconds: float) -> str:

@@ -4,6 +4,8 @@ import json
 
 import pytest
 
+import laptime
+from laptime.cli.zoo_workloads import zoo_workloads
 from laptime.model import Memory, Operation, Phase, Workload
 from laptime.render.server.saved import Saved
 
@@ -132,6 +134,15 @@ def test_networks_are_read_once_for_a_precision_whatever_the_batch(serve, folder
     asked(client, network="mine", precision="bf16", devices="h200")
     assert read == [(32, "fp32"), (32, "bf16")]
     assert "choose one of the list" in asked(client, network="other")[1]["error"]
+
+
+def test_the_page_and_the_api_say_the_same_memory_of_a_network_at_another_batch(serve, folder):
+    client = serve(folder, networks=zoo_workloads())
+    _, found = asked(client, network="resnet18", batch=256, devices="h200")
+    [row] = found["rows"]
+    made = laptime.predict("resnet18", batch=256, device="h200")
+    assert row["reserved_memory_bytes"] == pytest.approx(made.reserved_memory_bytes, rel=5e-4)
+    assert row["step_s"] == pytest.approx(made.step_s, rel=1e-3)
 
 
 def test_without_torch_no_network_is_offered(client):

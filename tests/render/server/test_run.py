@@ -7,13 +7,14 @@ from threading import Barrier
 
 import pytest
 from tests.runs.samples import a_finished_run, add_steps, start
+from tests.views.comparisons import a_run
 from tests.views.samples import a_rich_run
 from tests.views.test_terminal import shown
 
 from laptime.render.server.live import Kept
 from laptime.render.server.predicting import Predicting
 from laptime.runs import load
-from laptime.views.run_view import content
+from laptime.views.run_document import content
 
 
 def test_a_run_has_the_sections_of_its_report(ask):
@@ -150,6 +151,17 @@ def test_runs_are_compared_and_the_first_is_the_baseline(serve, tmp_path):
     tag = {"if-none-match": page.headers["etag"]}
     assert serve(tmp_path / "runs").get("/compare?run=b&run=a", headers=tag).status_code == 304
     assert serve(tmp_path / "runs").get("/compare?run=a&run=b", headers=tag).status_code == 200
+
+
+def test_repetitions_are_compared_as_groups(serve, tmp_path):
+    names = [f"{side}/rep-{number}" for side in ("base", "new") for number in (1, 2)]
+    for number, name in enumerate(names):
+        a_run(tmp_path / "runs" / name, seed=number)
+    page = serve(tmp_path / "runs").get("/compare", params={"run": names})
+    assert "<h1>new against base" in page.text
+    assert "2 runs against 2: the intervals are over runs" in page.text
+    assert "<td>faster" not in page.text
+    assert "<td>slower" not in page.text
 
 
 @pytest.mark.parametrize(

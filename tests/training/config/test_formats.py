@@ -9,10 +9,10 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from laptime.errors import ConfigError
-from laptime.training.config import FolderData
 from laptime.training.config.fields import names
 from laptime.training.config.formats import read_tree
 from laptime.training.config.reading import Resolved, read_config
+from laptime.training.data.kinds import FolderData
 
 SUFFIXES = (".toml", ".yaml", ".xml")
 

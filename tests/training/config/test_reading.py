@@ -8,8 +8,9 @@ import pytest
 from pydantic import ValidationError
 
 from laptime.errors import ConfigError
-from laptime.training.config import Config, FolderData, SyntheticData, ZenerData
-from laptime.training.config.reading import read_config, with_settings
+from laptime.training.config import Config
+from laptime.training.config.reading import read_config
+from laptime.training.data.kinds import FolderData, SyntheticData, ZenerData
 
 TOML = """
 network = "zener4"
@@ -156,14 +157,14 @@ def test_a_choice_by_setting_lets_go_of_what_the_file_says_for_another(tmp_path)
         config(tmp_path, text, "optimizer.betas=0.5,0.9")
 
 
-def test_a_sweep_makes_the_same_configuration_with_other_values(tmp_path):
-    first = read_config(file(tmp_path, TOML), ["threads=1"])
-    second = with_settings(first, {"batch": 128, "train.epochs": "5"}, why="sweep")
-    assert (second.config.train.batch, second.config.train.epochs, second.config.train.threads) == (128, 5, 1)
-    assert second.sources["train.batch"] == "sweep"
-    assert first.config.train.batch == 64
-    with pytest.raises(ConfigError, match=r"sweep: train.batch is 0, which is out of range"):
-        with_settings(first, {"batch": 0}, why="sweep")
+def test_a_point_of_a_sweep_goes_over_the_settings(tmp_path):
+    path = file(tmp_path, TOML)
+    resolved = read_config(path, ["threads=1", "batch=8"], ["batch=128", "train.epochs=5"])
+    train = resolved.config.train
+    assert (train.batch, train.epochs, train.threads) == (128, 5, 1)
+    assert (resolved.sources["train.batch"], resolved.sources["train.threads"]) == ("--sweep", "--set")
+    with pytest.raises(ConfigError, match=r"--sweep: train.batch is 0, which is out of range"):
+        read_config(path, ["threads=1"], ["batch=0"])
 
 
 def test_paths_in_a_file_start_at_the_file_and_those_of_settings_where_one_is(tmp_path, monkeypatch):

@@ -1,21 +1,19 @@
 """docs/configuration.md: its reference is the schema's, and its examples are valid."""
 
 import re
-from pathlib import Path
 
 import pytest
+from tools.reference.configuration import PAGE, put_into, reference
 
 from laptime.training.config.fields import names
 from laptime.training.config.reading import read_config
-from laptime.training.config.reference import put_into, reference
 
-PAGE = Path(__file__).parents[3] / "docs" / "configuration.md"
 EXAMPLES = re.findall(r"```(toml|yaml|xml)\n(.*?)```", PAGE.read_text("utf-8"), re.DOTALL)
 
 
 def test_the_committed_reference_is_current():
     text = PAGE.read_text("utf-8")
-    assert text == put_into(text), "run: python -m laptime.training.config.reference docs/configuration.md"
+    assert text == put_into(text), "run: make docs"
 
 
 def test_the_reference_has_every_key_with_its_meaning():

@@ -52,8 +52,8 @@ WRONG = {
     "[loader]\nworkers = 1000": "loader.workers is 1000, which is out of range; write a whole number from 0 to 256",
     "[validation]\nfolds = 1": "validation.folds = 1 holds out everything; use 0 for none, or 2 and more",
     # choices
-    "optimizer = 'addam'": "optimizer.name is 'addam', which is none of sgd, momentum, adagrad, adadelta, adam, "
-    "adamw, rmsprop; did you mean adam?",
+    "optimizer = 'addam'": "optimizer.name is 'addam', which is none of sgd, momentum, rmsprop, adagrad, "
+    "adadelta, adam, adamw; did you mean adam?",
     "loss = 'hinge'": "loss.name is 'hinge', which is none of cross-entropy, binary-cross-entropy, squared; write one",
     "[train]\nprecision = 'fp8'": "train.precision is 'fp8', which is none of fp32, bf16, fp16; write one of",
     "data = 'zenner'": "data.kind is 'zenner', which is none of zener, synthetic, folder, digits, text, trees; did "

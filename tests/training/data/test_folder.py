@@ -16,13 +16,13 @@ from torch import Tensor
 from torch.utils.data import DataLoader
 
 from laptime.errors import DataError
-from laptime.training.config import FolderData
-from laptime.training.data import Data, Wanted, open_data
+from laptime.training.data import Data, NetworkInput, open_data
 from laptime.training.data.floats import FLOATS, Floats
 from laptime.training.data.generate import write_image_folder, write_zener_folder
+from laptime.training.data.kinds import FolderData
 from laptime.training.data.subset import folds
 
-COLOUR, GREY = Wanted(input=(3, 224, 224)), Wanted(input=(1, 32, 32))
+COLOUR, GREY = NetworkInput(input=(3, 224, 224)), NetworkInput(input=(1, 32, 32))
 
 
 @pytest.fixture
@@ -32,7 +32,7 @@ def images(tmp_path: Path) -> Path:
     return path
 
 
-def opened(path: Path, wanted: Wanted = COLOUR, **options: Any) -> Data:
+def opened(path: Path, wanted: NetworkInput = COLOUR, **options: Any) -> Data:
     return open_data(FolderData(path=path, **{"size": 32, **options}), wanted)
 
 
@@ -135,7 +135,9 @@ def test_an_epoch_and_index_give_the_same_crop_again_and_another_epoch_another(i
 
 
 def test_another_training_seed_gives_other_crops(images: Path) -> None:
-    one, other = (batch(opened(images, Wanted(input=(3, 32, 32), seed=seed)), [0, 1])[0] for seed in (0, 1))
+    one, other = (
+        batch(opened(images, NetworkInput(input=(3, 32, 32), seed=seed)), [0, 1])[0] for seed in (0, 1)
+    )
     assert not torch.equal(one, other)
 
 

@@ -13,14 +13,14 @@ import simplejpeg
 from numpy.typing import NDArray
 from PIL import Image
 
-from laptime.training.data.crops import Part, middle
+from laptime.training.data.crops import Crop, middle
 from laptime.training.data.images import Look, UnreadableImage, read_into
 
 COLOUR, GREY = Look(size=32, channels=3), Look(size=32, channels=1)
 
 
-def whole(height: int, width: int) -> Part:
-    return Part(0, 0, height, width)
+def whole(height: int, width: int) -> Crop:
+    return Crop(0, 0, height, width)
 
 
 def read(path: Path, look: Look = COLOUR, choose: Any = whole) -> NDArray[np.uint8]:
@@ -111,15 +111,15 @@ def test_a_fraction_decoded_shows_the_same_part_as_the_whole(tmp_path: Path, sca
     pixels = gradient(64 * scale, 80 * scale)
     (tmp_path / "x.jpg").write_bytes(simplejpeg.encode_jpeg(pixels, 95))
     Image.fromarray(pixels).save(tmp_path / "x.png")
-    part = Part(8 * scale, 20 * scale, 32 * scale, 32 * scale)
+    part = Crop(8 * scale, 20 * scale, 32 * scale, 32 * scale)
     from_jpeg, from_png = (read(tmp_path / name, choose=lambda h, w: part) for name in ("x.jpg", "x.png"))
     assert np.abs(from_jpeg.astype(int) - from_png).mean() < 2.5
 
 
 def test_a_mirrored_part_is_the_part_mirrored(tmp_path: Path) -> None:
     Image.fromarray(gradient(40, 40)).save(tmp_path / "x.png")
-    straight = read(tmp_path / "x.png", choose=lambda h, w: Part(0, 0, 40, 40))
-    mirrored = read(tmp_path / "x.png", choose=lambda h, w: Part(0, 0, 40, 40, mirrored=True))
+    straight = read(tmp_path / "x.png", choose=lambda h, w: Crop(0, 0, 40, 40))
+    mirrored = read(tmp_path / "x.png", choose=lambda h, w: Crop(0, 0, 40, 40, mirrored=True))
     assert np.array_equal(mirrored, straight[:, :, ::-1])
 
 

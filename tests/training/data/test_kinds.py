@@ -12,16 +12,16 @@ import torch
 from torch import Tensor
 
 from laptime.errors import DataError, MissingExtra
-from laptime.training.config import DigitsData, SyntheticData, TextData, TreesData, ZenerData
-from laptime.training.data import Data, Wanted, open_data
+from laptime.training.data import Data, NetworkInput, open_data
+from laptime.training.data.kinds import DigitsData, SyntheticData, TextData, TreesData, ZenerData
 from laptime.training.data.trees import AND, FALSE, NONE, NOT, OR, PADDING, TRUE, value
 
-ANY = Wanted(input=None)
-KINDS: list[tuple[Any, Wanted]] = [
-    (ZenerData(samples=30, validation_samples=10), Wanted(input=(1, 32, 32))),
-    (SyntheticData(samples=30, validation_samples=10), Wanted(input=(3, 8, 8), classes=4)),
-    (DigitsData(), Wanted(input=(1, 8, 8))),
-    (TextData(), Wanted(input=(64,), ids=128)),
+ANY = NetworkInput(input=None)
+KINDS: list[tuple[Any, NetworkInput]] = [
+    (ZenerData(samples=30, validation_samples=10), NetworkInput(input=(1, 32, 32))),
+    (SyntheticData(samples=30, validation_samples=10), NetworkInput(input=(3, 8, 8), classes=4)),
+    (DigitsData(), NetworkInput(input=(1, 8, 8))),
+    (TextData(), NetworkInput(input=(64,), ids=128)),
     (TreesData(samples=30, validation_samples=10), ANY),
 ]
 
@@ -31,12 +31,12 @@ def batch(dataset: Any, picks: list[int] | None = None) -> tuple[Tensor, ...]:
     return found
 
 
-def first(config: Any, wanted: Wanted = ANY) -> Tensor:
+def first(config: Any, wanted: NetworkInput = ANY) -> Tensor:
     return batch(open_data(config, wanted).train, [0, 1])[0]
 
 
 @pytest.mark.parametrize(("config", "wanted"), KINDS, ids=lambda one: getattr(one, "kind", ""))
-def test_the_same_configuration_gives_the_same_data(config: Any, wanted: Wanted) -> None:
+def test_the_same_configuration_gives_the_same_data(config: Any, wanted: NetworkInput) -> None:
     one, other = open_data(config, wanted), open_data(config, wanted)
     for mine, theirs in ((one.train, other.train), (one.validation, other.validation)):
         pairs = zip(batch(mine, [0, 2, 1]), batch(theirs, [0, 2, 1]), strict=True)
@@ -44,7 +44,7 @@ def test_the_same_configuration_gives_the_same_data(config: Any, wanted: Wanted)
 
 
 @pytest.mark.parametrize(("config", "wanted"), KINDS, ids=lambda one: getattr(one, "kind", ""))
-def test_picks_of_later_epochs_are_samples_too(config: Any, wanted: Wanted) -> None:
+def test_picks_of_later_epochs_are_samples_too(config: Any, wanted: NetworkInput) -> None:
     train: Any = open_data(config, wanted).train
     later = batch(train, [3 * len(train) + 1, 5 * len(train) + len(train) - 1])
     assert all(len(one) == 2 for one in later)
@@ -52,7 +52,7 @@ def test_picks_of_later_epochs_are_samples_too(config: Any, wanted: Wanted) -> N
 
 @pytest.mark.parametrize("kind", [ZenerData, SyntheticData, TreesData])
 def test_another_seed_gives_other_data(kind: Any) -> None:
-    wanted = Wanted(input=(1, 32, 32), classes=2)
+    wanted = NetworkInput(input=(1, 32, 32), classes=2)
     one, other = (first(kind(seed=seed), wanted) for seed in (3, 4))
     assert one.shape != other.shape or not torch.equal(one, other)
 
@@ -79,7 +79,7 @@ def test_cards_held_out_are_other_cards() -> None:
 def test_cards_have_the_dimensions_that_the_network_takes(
     wanted: tuple[int, ...], shape: tuple[int, ...]
 ) -> None:
-    assert first(ZenerData(samples=5), Wanted(input=wanted)).shape == (2, *shape)
+    assert first(ZenerData(samples=5), NetworkInput(input=wanted)).shape == (2, *shape)
 
 
 def test_no_held_out_cards_are_no_validation() -> None:
@@ -90,7 +90,7 @@ def test_no_held_out_cards_are_no_validation() -> None:
 
 
 def test_synthetic_samples_have_the_shape_asked_for_and_labels_below_the_classes() -> None:
-    data = open_data(SyntheticData(samples=200, shape=(2, 3), classes=7), Wanted(input=(9,), classes=5))
+    data = open_data(SyntheticData(samples=200, shape=(2, 3), classes=7), NetworkInput(input=(9,), classes=5))
     inputs, labels = batch(data.train)
     assert inputs.shape == (200, 2, 3)
     assert 0.0 <= float(inputs.min()) <= float(inputs.max()) < 1.0
@@ -100,7 +100,7 @@ def test_synthetic_samples_have_the_shape_asked_for_and_labels_below_the_classes
 
 @pytest.mark.parametrize("classes", [0, 12])
 def test_synthetic_characters_are_whole_numbers_with_whole_numbers_as_targets(classes: int) -> None:
-    wanted = Wanted(input=(16,), ids=12, classes=classes)
+    wanted = NetworkInput(input=(16,), ids=12, classes=classes)
     inputs, targets = batch(open_data(SyntheticData(samples=50), wanted).train)
     assert inputs.dtype == targets.dtype == torch.int64
     assert targets.shape == (50, 16)
@@ -108,7 +108,7 @@ def test_synthetic_characters_are_whole_numbers_with_whole_numbers_as_targets(cl
 
 
 def test_labels_are_zero_where_no_one_knows_the_classes() -> None:
-    assert not batch(open_data(SyntheticData(samples=9), Wanted(input=(4,))).train)[1].any()
+    assert not batch(open_data(SyntheticData(samples=9), NetworkInput(input=(4,))).train)[1].any()
 
 
 def test_a_network_that_does_not_tell_its_input_needs_a_shape() -> None:
@@ -149,7 +149,7 @@ def test_digits_are_divided_by_class_and_lie_between_0_and_1() -> None:
 def test_digits_come_as_the_network_takes_them(
     flat: bool | None, wanted: tuple[int, ...], shape: tuple[int, ...]
 ) -> None:
-    assert first(DigitsData(flat=flat), Wanted(input=wanted)).shape == (2, *shape)
+    assert first(DigitsData(flat=flat), NetworkInput(input=wanted)).shape == (2, *shape)
 
 
 def test_digits_without_scikit_learn_say_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -163,7 +163,7 @@ def test_digits_without_scikit_learn_say_what_to_install(monkeypatch: pytest.Mon
 
 def text_data(path: Path, content: bytes, ids: int = 256, **options: Any) -> Data:
     path.write_bytes(content)
-    return open_data(TextData(path=path, **options), Wanted(input=None, ids=ids))
+    return open_data(TextData(path=path, **options), NetworkInput(input=None, ids=ids))
 
 
 def test_targets_are_the_inputs_moved_by_one(tmp_path: Path) -> None:
@@ -184,7 +184,7 @@ def test_the_end_of_the_text_is_held_out(tmp_path: Path) -> None:
 def test_the_default_text_ships_with_the_package_and_is_the_licence() -> None:
     shipped = resources.files("laptime.training.data").joinpath("licence.txt").read_bytes()
     assert shipped == (Path(__file__).parents[3] / "LICENSE").read_bytes()
-    inputs, _ = batch(open_data(TextData(), Wanted(input=None, ids=128)).train)
+    inputs, _ = batch(open_data(TextData(), NetworkInput(input=None, ids=128)).train)
     assert inputs.shape[0] > 1000
     assert int(inputs.max()) < 128
 

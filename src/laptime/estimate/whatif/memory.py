@@ -9,15 +9,17 @@ from typing import Any
 import numpy as np
 
 from laptime.estimate.largest_batch import MOST
-from laptime.estimate.whatif.steps import Timed, workspaces
+from laptime.estimate.whatif.steps import DeviceStep, workspaces
 from laptime.model import Phase
-from laptime.model.prediction import LIBRARY_BYTES, LayerTime, Prediction
+from laptime.model.layers import LayerSeconds
+from laptime.model.prediction import LIBRARY_BYTES, Prediction
 from laptime.ops.optimizers import temporaries
 
 POINTS = 2000  # of a timeline: more than a screen is wide
+_BEND = 0.998
 
 
-def memory_timeline(timed: Timed, made: Prediction) -> dict[str, Any] | None:
+def memory_timeline(timed: DeviceStep, made: Prediction) -> dict[str, Any] | None:
     """Bytes alive at each moment of one GPU's step, and whose they are; None where no one counted them.
 
     Where a run corrects a layer's time its moments are as much longer. Points lie where operations begin.
@@ -43,7 +45,7 @@ def memory_timeline(timed: Timed, made: Prediction) -> dict[str, Any] | None:
     }
 
 
-def _bytes(timed: Timed) -> list[int]:
+def _bytes(timed: DeviceStep) -> list[int]:
     """Parameters, state and inputs stay; gradients wait for the update, with what it computes in."""
     workload = timed.prepared.workload
     memory = workload.memory
@@ -58,7 +60,7 @@ def _bytes(timed: Timed) -> list[int]:
     return found
 
 
-def _library(timed: Timed) -> int:
+def _library(timed: DeviceStep) -> int:
     return 0 if timed.speed.device.kind == "cpu" else LIBRARY_BYTES
 
 
@@ -81,7 +83,7 @@ def _stretched(plain: Prediction, made: Prediction) -> dict[tuple[str, Phase], f
     return found
 
 
-def _of(layer: LayerTime, phase: Phase) -> float:
+def _of(layer: LayerSeconds, phase: Phase) -> float:
     times = {Phase.BACKWARD: layer.backward_s, Phase.UPDATE: layer.update_s}
     return times.get(phase, layer.forward_s)
 
@@ -89,7 +91,8 @@ def _of(layer: LayerTime, phase: Phase) -> float:
 def largest_batch(needs: Mapping[int, float], limit: float | None) -> int | None:
     """The most samples that fit, on the line between two batches; 0: not even one; None: nobody can say.
 
-    Memory is convex in the batch (see `predict.largest`), so what the line says does fit.
+    Tensors are convex in the batch (see `largest_batch.largest`), so what the line says does fit; the
+    workspaces of libraries bend it by a thousandth or two the other way (AlexNet: 3,251 for 3,246 samples).
     """
     if limit is None or not needs:
         return None
@@ -100,7 +103,7 @@ def largest_batch(needs: Mapping[int, float], limit: float | None) -> int | None
     if high is None:
         return low if low == MOST else None
     slope = (needs[high] - needs[low]) / (high - low)
-    return min(high - 1, math.floor(low + (limit - needs[low]) / slope))
+    return min(high - 1, max(low, math.floor((low + (limit - needs[low]) / slope) * _BEND)))
 
 
 def around(needs: dict[int, float], limits: list[float], need: Callable[[int], float]) -> dict[int, float]:

@@ -47,8 +47,8 @@ class Same(Generic[_T]):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Timed:
-    """A step on one device, with the prediction that it makes: of no training yet."""
+class DeviceStep:
+    """A step on one device, with its prediction before a training is known."""
 
     prepared: Prepared
     speed: Speed
@@ -66,13 +66,13 @@ def read_once(read: Callable[[int, str], Workload], batch: int, precision: str) 
     return _read(Same(read), batch, precision)
 
 
-def timed(workload: Workload, device: Device, factors: Factors) -> Timed:
+def timed(workload: Workload, device: Device, factors: Factors) -> DeviceStep:
     """A step on one device; the link between GPUs is no part of it."""
     calibration = speed_of(device).calibration
     return _timed(Same(workload), device, Same(calibration), replace(factors, link=1.0))
 
 
-def workspaces(timed: Timed) -> NDArray[np.float64]:
+def workspaces(timed: DeviceStep) -> NDArray[np.float64]:
     """The bytes that each operation of the prepared step computes in, beside its tensors."""
     calibration = speed_of(timed.speed.device).calibration
     return _workspaces(Same(timed.prepared.workload), Same(calibration))
@@ -96,11 +96,11 @@ def _prepared(workload: Same[Workload], calibration: Same[Calibration]) -> Prepa
 @lru_cache(KEPT_STEPS)
 def _timed(
     workload: Same[Workload], device: Device, calibration: Same[Calibration], factors: Factors
-) -> Timed:
+) -> DeviceStep:
     prepared, speed = imagined(_prepared(workload, calibration), speed_of(device), factors)
     step = predict_step(prepared, speed)
     made = prediction(prepared, speed, step)
-    return Timed(prepared=prepared, speed=speed, step=step, prediction=made)
+    return DeviceStep(prepared=prepared, speed=speed, step=step, prediction=made)
 
 
 @lru_cache(KEPT_WORKLOADS)

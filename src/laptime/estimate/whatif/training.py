@@ -12,7 +12,7 @@ from laptime.estimate.predict import predict_all
 from laptime.estimate.run_correction import CPU_PIECES, Correction, correct, refined
 from laptime.estimate.whatif.factors import AS_IT_IS, Factors, exchanged, said
 from laptime.estimate.whatif.question import Question
-from laptime.estimate.whatif.steps import Same, Timed, timed
+from laptime.estimate.whatif.steps import DeviceStep, Same, timed
 from laptime.hardware import Device
 from laptime.model import Workload
 from laptime.model.prediction import Prediction
@@ -52,7 +52,7 @@ def _correction(run: Same[Run], workload: Same[Workload]) -> Correction:
     return correct(workload.value, measured_step(run.value), device_of(run.value))
 
 
-def step_on(asked: Asked, workload: Workload, device: Device) -> Timed:
+def step_on(asked: Asked, workload: Workload, device: Device) -> DeviceStep:
     """One GPU's step, before any correction."""
     return timed(workload, device, asked.factors)
 

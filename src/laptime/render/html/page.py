@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from laptime.views.figures.figure import Figure
+from laptime.views.table import Table
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -16,29 +17,6 @@ class Tile:
     value: str
     note: str = ""
     tone: str = ""  # good, fair or bad
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Cell:
-    """A table's cell with a small bar behind it: its share, and the word that gives its colour."""
-
-    text: str
-    share: float | None = None
-    word: str = ""
-    link: str = ""  # within the dashboard
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Table:
-    """Rows under a head; the first `words` columns are words, the others numbers."""
-
-    name: str
-    head: Sequence[str]
-    rows: Sequence[Sequence[str | Cell]]
-    title: str = ""
-    words: int = 1
-    folded: bool = False  # shown when it is opened
-    total: bool = False  # the last row is the sum
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

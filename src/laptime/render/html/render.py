@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from laptime.errors import MissingExtra
 from laptime.files.write import plain
 from laptime.render.html.page import Page
+from laptime.views import palette
 from laptime.views.figures.figure import Figure
 
 if TYPE_CHECKING:
@@ -60,8 +61,9 @@ def plotly() -> str:
 
 @cache
 def static(name: str) -> str:
-    """A style or a script of ours."""
-    return (resources.files("laptime.render.html") / "static" / name).read_text(encoding="utf-8")
+    """A style or a script of ours. The colours of the style are those of the palette."""
+    text = (resources.files("laptime.render.html") / "static" / name).read_text(encoding="utf-8")
+    return f"{text}\n{palette.css()}" if name == "page.css" else text
 
 
 @cache

@@ -23,7 +23,7 @@ def write_report(runs: Sequence[Run], out: Path | str | None = None) -> Path:
     By default `report.html`, in the run or, of several, in this folder.
     """
     if len(runs) > 1:
-        return write_page(comparison_page(runs), out)
+        return write_page(comparison_page([runs]), out)
     return write_page(run_page(runs[0]), out if out is not None else runs[0].path / REPORT_FILE)
 
 

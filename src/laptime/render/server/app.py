@@ -1,10 +1,10 @@
-"""The dashboard's addresses. Every answer is made in a thread of its own; the event loop never waits."""
+"""The dashboard's addresses. Answers are made in threads; the event loop itself never waits."""
 
 from __future__ import annotations
 
 import hashlib
 import logging
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -26,6 +26,7 @@ from laptime.render.server.listing import predictable
 from laptime.render.server.live import Kept, tag
 from laptime.render.server.predicting import Networks, Predicting, form
 from laptime.render.server.results import MOST, Results
+from laptime.render.server.workers import Workers
 from laptime.runs import load
 from laptime.views import format
 
@@ -75,49 +76,66 @@ class Dashboard:
         self._listing = listing.Listing()
         self._pages = Kept()
         self._failed: set[str] = set()  # states whose page could not be made
+        # What takes long has threads of its own, so that the list need not wait for it.
+        self._quick, self._drawing, self._reading = Workers(4), Workers(2), Workers(1)
 
-    def runs(self, request: Request) -> Response:
+    async def runs(self, request: Request) -> Response:
         """The list."""
-        entries = self.index.entries()
-        rows = self._listing.rows(entries)
         wanted = listing.Wanted.of(request.query_params)
-        found = listing.chosen(rows, wanted)
-        pages = -(-len(found) // listing.PAGE)
+        return _hashed(request, await self._quick.run(("runs", wanted), lambda: self._list(wanted)))
+
+    def _list(self, wanted: listing.Wanted) -> bytes:
+        rows = self._listing.rows(self.index.entries())
+        chosen = listing.chosen(rows, wanted)
+        pages = -(-len(chosen) // listing.PAGE)
         wanted = replace(wanted, page=max(1, min(wanted.page, pages)))
         first = (wanted.page - 1) * listing.PAGE
-        page = draw(
+        return draw(
             "runs.html",
             here="runs",
             folder=format.name(str(self.index.folder)),
             every=rows,
-            found=found,
-            rows=found[first : first + listing.PAGE],
+            found=chosen,
+            rows=chosen[first : first + listing.PAGE],
             first=first,
             pages=range(1, pages + 1),
             wanted=wanted,
             choices=listing.choices(rows),
             address=wanted.address,
         )
-        return _tagged(request, page, f'"{hashlib.sha256(page).hexdigest()[:24]}"')
 
-    def run(self, request: Request) -> Response:
+    async def run(self, request: Request) -> Response:
         """A run's page."""
-        entry = self._entry(request)
+        if b"%2f" in request.scope.get("raw_path", b"").lower():
+            raise HTTPException(404)  # a slash of its own is no part of a name
+        name = request.path_params["name"]
+        held = _held(request)
+        entry, seal = await self._quick.run(("run", name, held), lambda: self._checked(name, held))
         if entry.reason:
             return told(500, entry.name, entry.reason)
-        seal = tag("run", [entry])
-        if _has(request, seal) and seal not in self._failed:
+        if seal in held and seal not in self._failed:
             return _unchanged(seal)
-        load(entry.path)  # a damaged one is told with its status, before anything is sent
         headers = {"ETag": seal, "Cache-Control": "no-cache"}
         return StreamingResponse(self._opened(entry, seal), media_type="text/html", headers=headers)
 
-    def _opened(self, entry: Entry, seal: str) -> Iterator[bytes]:
+    def _checked(self, name: str, held: frozenset[str]) -> tuple[Entry, str]:
+        """A run and its state; a damaged one is told with its status, before anything is sent."""
+        entry = self.index.find(name)
+        if entry is None:
+            raise HTTPException(404)
+        seal = "" if entry.reason else tag("run", [entry])
+        if seal and (seal not in held or seal in self._failed):
+            load(entry.path)
+        return entry, seal
+
+    async def _opened(self, entry: Entry, seal: str) -> AsyncIterator[bytes]:
         """The page in two pieces: its head at once, so that a browser compiles Plotly meanwhile."""
         opening = draw("opening.html", here="runs", title=f"{entry.name} · laptime", figures=True)
         yield opening
         try:
-            page = self._pages.get(seal, entry.name, lambda: _run_page(entry, seal))
+            page = await self._drawing.run(
+                seal, lambda: self._pages.get(seal, entry.name, lambda: _run_page(entry, seal))
+            )
             self._failed.discard(seal)
             yield page.removeprefix(opening)
         except LaptimeError as error:  # perhaps of a part that was merged away: asked again, it is made anew
@@ -128,14 +146,12 @@ class Dashboard:
             logging.getLogger("uvicorn.error").exception("the page of %s", one_line(entry.name))
             yield draw("failed.html", reason=_mistake(error))
 
-    def compare(self, request: Request) -> Response:
+    async def compare(self, request: Request) -> Response:
         """Several runs side by side; the first is what the others are measured by."""
-        from laptime.render.html.comparison_page import comparison_page
-
-        names = list(dict.fromkeys(request.query_params.getlist("run")))
+        names = tuple(dict.fromkeys(request.query_params.getlist("run")))
         if len(names) > MOST:
             return told(400, "Too many runs", f"A comparison has {MOST} runs at most; {_CHOOSE}")
-        entries = [entry for name in names if (entry := self.index.find(name)) is not None]
+        entries, seal = await self._quick.run(("compare", names), lambda: self._compared(names))
         unknown = [name for name in names if name not in {entry.name for entry in entries}]
         if unknown:
             return told(404, "No such run", f"No run is called {format.name(unknown[0])}; {_CHOOSE}")
@@ -144,35 +160,43 @@ class Dashboard:
         broken = next((entry for entry in entries if entry.reason), None)
         if broken is not None:
             return told(500, broken.name, broken.reason)
-        seal = tag("compare", entries)
+        if seal in _held(request):
+            return _unchanged(seal)
+        page = await self._drawing.run(
+            seal, lambda: self._pages.get(seal, seal, lambda: _comparison(entries, names))
+        )
+        return _tagged(request, page, seal)
+
+    def _compared(self, names: Sequence[str]) -> tuple[list[Entry], str]:
+        entries = [entry for name in names if (entry := self.index.find(name)) is not None]
+        return entries, tag("compare", entries)
+
+    async def results(self, request: Request) -> Response:
+        """What the list fills in for the rows in view."""
+        names = tuple(request.query_params.getlist("run")[:MOST])
+        return JSONResponse(await self._quick.run(("results", names), lambda: self._results_of(names)))
+
+    def _results_of(self, names: Sequence[str]) -> dict[str, dict[str, str]]:
+        return self._results.of([entry for name in names if (entry := self.index.find(name)) is not None])
+
+    async def predict(self, request: Request) -> Response:
+        """The prediction page; its script asks `/api/predict`."""
 
         def make() -> bytes:
-            page = comparison_page([load(entry.path) for entry in entries], names)
-            return draw("compare.html", here="runs", page=page, names=names)
+            return draw("predict.html", here="predict", subjects=self._predicting.at_once(), **form())
 
-        if _has(request, seal):
-            return _unchanged(seal)
-        return _tagged(request, self._pages.get(seal, seal, make), seal)
+        return _hashed(request, await self._quick.run("predict", make))
 
-    def results(self, request: Request) -> Response:
-        """What the list fills in for the rows in view."""
-        names = request.query_params.getlist("run")[:MOST]
-        found = [entry for name in names if (entry := self.index.find(name)) is not None]
-        return JSONResponse(self._results.of(found))
-
-    def predict(self, request: Request) -> Response:
-        """The prediction page; its script asks `/api/predict`."""
-        page = draw("predict.html", here="predict", subjects=self._predicting.at_once(), **form())
-        return _tagged(request, page, f'"{hashlib.sha256(page).hexdigest()[:24]}"')
-
-    def networks(self, _: Request) -> Response:
+    async def networks(self, _: Request) -> Response:
         """Which networks can be read here."""
-        return JSONResponse({"networks": self._predicting.networks()})
+        return JSONResponse({"networks": await self._reading.run("networks", self._predicting.networks)})
 
-    def answer(self, request: Request) -> Response:
+    async def answer(self, request: Request) -> Response:
         """A question's answer, or what is wrong with it."""
+        query = dict(request.query_params)
         try:
-            return JSONResponse(self._predicting.answer(request.query_params))
+            key = tuple(sorted(query.items()))
+            return JSONResponse(await self._reading.run(key, lambda: self._predicting.answer(query)))
         except LaptimeError as error:
             return JSONResponse({"error": self.index.below(one_line(error))}, status_code=400)
         except Exception as error:  # its script reads JSON, and no page
@@ -182,14 +206,6 @@ class Dashboard:
     def failed(self, _: Request, error: Exception) -> Response:
         """What cannot be read, in one line."""
         return told(500, "This cannot be shown", self.index.below(str(error)))
-
-    def _entry(self, request: Request) -> Entry:
-        if b"%2f" in request.scope.get("raw_path", b"").lower():
-            raise HTTPException(404)  # a slash of its own is no part of a name
-        entry = self.index.find(request.path_params["name"])
-        if entry is None:
-            raise HTTPException(404)
-        return entry
 
 
 _CHOOSE = "tick them in the list of runs and press compare."
@@ -201,6 +217,13 @@ def _run_page(entry: Entry, seal: str) -> bytes:
     run = load(entry.path)
     page = run_page(run, title=entry.name)
     return draw("run.html", here="runs", page=page, name=entry.name, seal=seal, predictable=predictable(run))
+
+
+def _comparison(entries: Sequence[Entry], names: Sequence[str]) -> bytes:
+    from laptime.render.html.comparison_page import comparison_page
+
+    page = comparison_page([[load(entry.path) for entry in entries]], names)
+    return draw("compare.html", here="runs", page=page, names=names)
 
 
 def everything(_: Request) -> Response:
@@ -220,15 +243,15 @@ def static(request: Request) -> Response:
     return Response(found.body, media_type=found.kind, headers=headers)
 
 
-def healthy(_: Request) -> Response:
-    """That it answers."""
+async def healthy(_: Request) -> Response:
+    """That it answers. No thread is needed for it: it does when all of them are busy."""
     return PlainTextResponse("ok")
 
 
-def _has(request: Request, seal: str) -> bool:
-    """Whether the browser holds that page already."""
+def _held(request: Request) -> frozenset[str]:
+    """The states of the page that the browser holds already."""
     held = request.headers.get("if-none-match", "")
-    return seal in (one.strip().removeprefix("W/") for one in held.split(","))
+    return frozenset(seal.strip().removeprefix("W/") for seal in held.split(","))
 
 
 def _unchanged(seal: str) -> Response:
@@ -236,10 +259,14 @@ def _unchanged(seal: str) -> Response:
 
 
 def _tagged(request: Request, page: bytes, seal: str) -> Response:
-    if _has(request, seal):
+    if seal in _held(request):
         return _unchanged(seal)
     headers = {"ETag": seal, "Cache-Control": "no-cache"}
     return Response(page, media_type="text/html", headers=headers)
+
+
+def _hashed(request: Request, page: bytes) -> Response:
+    return _tagged(request, page, f'"{hashlib.sha256(page).hexdigest()[:24]}"')
 
 
 def _refused(_: Request, error: Exception) -> Response:

@@ -14,7 +14,7 @@ from threading import Lock
 from typing import Any
 
 from laptime.errors import LaptimeError
-from laptime.files.text import one_line, text_of
+from laptime.files.text import first_line, one_line, text_of
 from laptime.runs import Run, find_runs
 from laptime.runs.run import RUN_FILE, read_document
 
@@ -96,6 +96,13 @@ class Index:
         if known is not None and (known.path, known.seal) == (path, seal):
             return known
         try:
-            return Entry(name=name, path=path, seal=seal, document=read_document(path))
+            entry = Entry(name=name, path=path, seal=seal, document=read_document(path))
+            entry.run()
+            return entry
         except LaptimeError as error:
-            return Entry(name=name, path=path, seal=seal, reason=self.below(str(error)))
+            reason = str(error)
+        except RecursionError:
+            reason = f"{one_line(path / RUN_FILE)} is nested too deep to be a run; restore it from a copy"
+        except Exception as error:  # whatever is in one run, the list has the others
+            reason = f"{one_line(path / RUN_FILE)} is damaged ({first_line(error)}); restore it from a copy"
+        return Entry(name=name, path=path, seal=seal, reason=self.below(reason))

@@ -9,7 +9,7 @@ from pathlib import PurePath
 from typing import Any
 from urllib.parse import quote, urlencode
 
-from laptime.files.text import one_line
+from laptime.files.text import first_line, one_line
 from laptime.render.server.index import Entry, Seal
 from laptime.runs import Run
 from laptime.views import format
@@ -151,15 +151,26 @@ class Listing:
         for entry in entries:
             run = entry.run()
             key = (entry.name, entry.seal, run.status if run is not None else DAMAGED)
-            found[key] = self._kept.get(key) or _row(entry, run)
+            found[key] = self._kept.get(key) or _row_of(entry, run)
         self._kept = found
         return list(found.values())
 
 
-def _row(entry: Entry, run: Run | None) -> Row:
+def _row_of(entry: Entry, run: Run | None) -> Row:
     if run is None:
-        told = f"{entry.name} {DAMAGED} {entry.reason}".lower()
-        return Row(name=entry.name, status=DAMAGED, reason=entry.reason, text=told)
+        return _damaged(entry, entry.reason)
+    try:
+        return _row(entry, run)
+    except Exception as error:  # whatever is in one run, the list has the others
+        return _damaged(entry, f"its run.json cannot be understood ({first_line(error)})")
+
+
+def _damaged(entry: Entry, reason: str) -> Row:
+    text = f"{entry.name} {DAMAGED} {reason}".lower()
+    return Row(name=entry.name, status=DAMAGED, reason=reason, text=text)
+
+
+def _row(entry: Entry, run: Run) -> Row:
     device = one_line(_mapping(run.environment.get("device")).get("name") or "")
     network = network_of(run.config)
     text = " ".join([entry.name, run.status, device, network, run.id, *_flat("", run.config)])
@@ -176,6 +187,14 @@ def _row(entry: Entry, run: Run | None) -> Row:
         predictable=predictable(run),
         text=text[:_LONGEST].lower(),
     )
+
+
+def created_s(run: Run) -> float:
+    """When it began, in seconds since 1970. Years 1 and 9999 have no such number where time zones count."""
+    try:
+        return run.created.timestamp()
+    except (ValueError, OverflowError, OSError):
+        return math.copysign(math.inf, run.created.year - 1970)
 
 
 def predictable(run: Run) -> bool:

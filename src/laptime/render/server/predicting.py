@@ -16,7 +16,7 @@ from laptime.estimate.whatif.question import PRECISIONS
 from laptime.files.text import one_line
 from laptime.model import Workload
 from laptime.render.server.index import Index
-from laptime.render.server.listing import predictable
+from laptime.render.server.listing import created_s, predictable
 from laptime.render.server.live import tag
 from laptime.render.server.saved import Saved
 from laptime.runs import Run, load
@@ -45,9 +45,9 @@ class Predicting:
 
     def at_once(self) -> dict[str, list[str]]:
         """The runs, newest first, and workloads that can be predicted: told without torch."""
-        found = [(entry.run(), entry.name) for entry in self._index.entries()]
-        runs = [(run.created, name) for run, name in found if run is not None and predictable(run)]
-        runs.sort(key=lambda one: one[0].timestamp(), reverse=True)
+        listed = [(entry.run(), entry.name) for entry in self._index.entries()]
+        runs = [(created_s(run), name) for run, name in listed if run is not None and predictable(run)]
+        runs.sort(key=lambda run: run[0], reverse=True)
         return {"run": [name for _, name in runs], "workload": list(self._saved.files())}
 
     def networks(self) -> list[str] | None:

@@ -7,15 +7,13 @@ from collections.abc import Sequence
 from threading import Lock
 
 import numpy as np
-import pyarrow.compute as pc
 
-from laptime.errors import LaptimeError
 from laptime.model import Stage
 from laptime.render.server.index import Entry
 from laptime.render.server.live import tag
 from laptime.runs import Run
 from laptime.views import format
-from laptime.views.run_view import METRICS, last_epoch
+from laptime.views.run_view import last_epoch
 from laptime.views.step_series import series
 
 MOST = 50  # runs of one question
@@ -42,7 +40,7 @@ class Results:
         run = entry.run()
         try:
             found = cells(run) if run is not None else {}
-        except LaptimeError:  # its own page says what is wrong
+        except Exception:  # its own page says what is wrong; the other rows have their numbers
             found = {}
         with self._lock:
             self._kept[seal] = found
@@ -54,18 +52,17 @@ class Results:
 def cells(run: Run) -> dict[str, str]:
     """Steps, step time, samples a second; loss and accuracy of the last epoch, validation before training."""
     found: dict[str, str] = {}
-    table = run.stored("steps").read(["stage", "attempt", "rank", "epoch", "samples", *METRICS])
     for stage in Stage:  # training first: validation fills what it left, and has the last word on learning
-        rows = table.filter(pc.equal(table["stage"], stage.value))
+        steps = run.selected(stage)
         timed = series(run, stage, layers=False)
         if timed is None:
             continue
-        lowest = rows["rank"].to_numpy() == pc.min(rows["rank"]).as_py()
-        found.setdefault("steps", f"{int(np.count_nonzero(lowest)):,}")
+        found.setdefault("steps", f"{int(np.count_nonzero(steps.of_first_rank)):,}")
         found.setdefault("step", format.milliseconds(float(np.median(timed.wall_s))))
         if timed.samples_per_s is not None:
-            found.setdefault("rate", f"{timed.samples_per_s:,.0f}")
-        learned = last_epoch(rows) or {}
+            found.setdefault("rate", format.rate(timed.samples_per_s))
+        epoch = last_epoch(steps.every)
+        learned = epoch.values if epoch else {}
         if "loss" in learned:
             found["loss"] = format.loss(learned["loss"])
         if "top1" in learned:

@@ -15,6 +15,7 @@ from starlette.types import ASGIApp
 
 from laptime.errors import ServeError
 from laptime.files.text import first_line
+from laptime.render.server.connections import LimitedConnection
 from laptime.render.server.guard import Token
 
 _GRACE_S = 1  # of requests that are under way when it ends; a tab keeps its connection open for ever
@@ -58,7 +59,7 @@ def open_place(host: str, port: int) -> Place:
     try:
         taken.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         taken.bind((bare, port))
-        taken.listen(128)
+        taken.listen(512)
     except OSError as error:
         taken.close()
         raise ServeError(_refused(error, bare, port)) from error
@@ -73,10 +74,11 @@ def _refused(error: OSError, host: str, port: int) -> str:
     return f"{host}:{port} cannot be served ({first_line(error)}); --host and --port give another place"
 
 
-def server(app: ASGIApp) -> uvicorn.Server:
+def server(app: ASGIApp, connection: type[LimitedConnection] = LimitedConnection) -> uvicorn.Server:
     """What answers; it logs no addresses, since one may hold a token."""
     config = uvicorn.Config(
         app,
+        http=connection,
         access_log=False,
         log_level="warning",
         server_header=False,
@@ -99,7 +101,7 @@ def _warm() -> None:
     """What the first page needs is imported while the reader still types the address."""
     import duckdb  # noqa: F401
 
-    from laptime.render.html import run_page  # noqa: F401
+    from laptime.render.html import comparison_page, run_page  # noqa: F401
     from laptime.render.server import assets
 
     assets.served()

@@ -5,7 +5,6 @@ Rows are plain lines, without the blanks at their ends that `rich.table` would l
 
 from __future__ import annotations
 
-import re
 import textwrap
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -13,11 +12,9 @@ from dataclasses import dataclass, field
 from rich.cells import cell_len
 from rich.text import Text
 
-GAP = "  "
+from laptime.render.terminal.fit import GAP, shortened
+
 _NARROWEST = 8
-_LONGEST = 10_000  # characters of a cell or a sentence
-_UNITS = re.compile(r"(?<=\d) (?=(?:ms|s|MiB|samples/s)\b|%)")
-_KEPT = "\N{NO-BREAK SPACE}"  # which textwrap does not break at
 
 Cell = str | Text
 
@@ -82,7 +79,7 @@ def _longest_word(column: Column) -> int:
 
 def _broken(columns: Sequence[Column], widths: Sequence[int], cells: Sequence[str], style: str) -> list[Text]:
     parts = [
-        textwrap.wrap(_bounded(cell), width, break_on_hyphens=False) if cell else []
+        textwrap.wrap(cell, width, break_on_hyphens=False) if cell else []
         for cell, width in zip(cells, widths, strict=True)
     ]
     return [
@@ -133,46 +130,3 @@ def stretched(make: Callable[[int], Sequence[Column]], width: int, *, least: int
     kept = fitting(columns, width)
     left = width - kept[0].width - _taken(kept[1:])
     return list(make(min(most, least + max(0, left))))
-
-
-def shortened(text: str, width: int) -> str:
-    """`text` in at most `width` cells. Its end stays: `…h.11.mlp.c_fc` tells more than `transformer.h…`.
-
-    A number is not cut in two: of `block.17.conv` stays `….conv`, not the `…7.conv` of another block.
-    """
-    if cell_len(text) <= width:
-        return text
-    rest = text[-width:]  # a cell is a character or half of one, so more cannot stand in it
-    while rest and cell_len(rest) > width - 1:
-        rest = rest[1:]
-    if rest[:1].isdigit() and text[-len(rest) - 1].isdigit():
-        rest = rest.lstrip("0123456789") or rest
-    return "…" + rest
-
-
-def paragraph(text: str, width: int, *, bullet: str = "", style: str = "") -> list[Text]:
-    """A sentence over as many lines as it needs, indented under its bullet. A number stays with its unit."""
-    lines = textwrap.wrap(
-        _UNITS.sub(_KEPT, _bounded(text)),
-        max(width, 20),
-        initial_indent=bullet,
-        subsequent_indent=" " * len(bullet),
-        break_on_hyphens=False,
-    )
-    return [Text(line.replace(_KEPT, " "), style=style, no_wrap=True) for line in lines]
-
-
-def _bounded(text: str) -> str:
-    """What `textwrap` breaks a word in takes time with the square of its length."""
-    return text if len(text) <= _LONGEST else text[: _LONGEST - 1] + "…"
-
-
-def facts(given: Sequence[str], width: int, *, style: str = "") -> list[Text]:
-    """Facts on one line, with a dot between them; a line ends only between two facts."""
-    lines: list[str] = []
-    for fact in given:
-        if lines and cell_len(lines[-1]) + 3 + cell_len(fact) <= width:
-            lines[-1] += f" · {fact}"
-        else:
-            lines.append(fact)
-    return [part for line in lines for part in paragraph(line, width, style=style)]

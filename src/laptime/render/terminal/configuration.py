@@ -8,7 +8,7 @@ from rich.cells import cell_len
 from rich.text import Text
 
 from laptime.files.text import one_line
-from laptime.render.terminal.columns import GAP, paragraph
+from laptime.render.terminal.fit import GAP, paragraph
 
 _TITLES = ("key", "value", "why", "meaning")
 _INDENT = 4

@@ -7,10 +7,12 @@ from typing import Any
 
 from rich.text import Text
 
-from laptime.render.terminal import columns
+from laptime.model import Stage
+from laptime.render.terminal.table import table_lines
 from laptime.runs import Run
-from laptime.views import format, palette
-from laptime.views.run_view import METRICS, content
+from laptime.views import format
+from laptime.views.run_view import METRICS, run_view
+from laptime.views.table import Cell, Column, table_of
 
 
 def results(trials: Sequence[tuple[str, str, Run | None]]) -> list[dict[str, Any]]:
@@ -20,17 +22,17 @@ def results(trials: Sequence[tuple[str, str, Run | None]]) -> list[dict[str, Any
 
 def _row(name: str, status: str, run: Run | None) -> dict[str, Any]:
     row: dict[str, Any] = {"trial": name, "status": status, "path": str(run.path) if run else None}
-    found = content(run) if run is not None else {}
-    row["lost_rows"] = found["health"]["lost_rows"] if found else {}
-    for stage in ("train", "validation"):
-        part = found.get(stage) or {}
-        learned = part.get("results") or {}
-        row[stage] = {
-            "steps": part.get("steps"),
-            "step_s": (part.get("wall_s") or {}).get("median"),
-            "samples_per_s": part.get("samples_per_s"),
+    view = run_view(run) if run is not None else None
+    row["lost_rows"] = view.health.lost_rows if view else {}
+    for stage in Stage:
+        part = view.stages.get(stage) if view else None
+        learned = part.results.values if part and part.results else {}
+        row[stage.value] = {
+            "steps": part.steps if part else None,
+            "step_s": part.wall_s.median if part else None,
+            "samples_per_s": part.samples_per_s if part else None,
             **{key: learned.get(key) for key in METRICS},
-            "not_finite": [key for key in METRICS if key in learned and learned[key] is None],
+            "not_finite": [key for key, value in learned.items() if value is None],
         }
     return row
 
@@ -44,19 +46,17 @@ def table(rows: Sequence[dict[str, Any]], width: int = 100, *, title: str = "tri
         return [other if value is None else write(value) for value, other in zip(values, gone, strict=True)]
 
     statuses = [f"{row['status']}, incomplete" if row["lost_rows"] else row["status"] for row in rows]
-    lines = columns.table(
-        [
-            columns.Column(title=title, cells=[format.name(row["trial"]) for row in rows], words=True),
-            columns.Column(title="status", cells=statuses, styles=[*map(palette.of, statuses)], words=True),
-            columns.Column(title="steps", cells=cells("train", "steps", "{:,}".format), needed=4),
-            columns.Column(title="step ms", cells=cells("train", "step_s", lambda s: f"{s * 1e3:.2f}")),
-            columns.Column(
-                title="samples/s", cells=cells("train", "samples_per_s", "{:,.0f}".format), needed=3
-            ),
-            columns.Column(title="loss", cells=cells("train", "loss", "{:.4g}".format), needed=1),
-            columns.Column(title="val. loss", cells=cells("validation", "loss", "{:.4g}".format), needed=2),
-            columns.Column(title="val. top-1", cells=cells("validation", "top1", format.percent), needed=2),
-        ],
-        width,
-    )
-    return Text("\n").join(lines)
+    columns: list[tuple[Column, Sequence[str | Cell]]] = [
+        (Column(title=title, words=True), [format.name(row["trial"]) for row in rows]),
+        (Column(title="status", words=True), [Cell(text=status, word=status) for status in statuses]),
+        (Column(title="steps", priority=4, optional=True), cells("train", "steps", "{:,}".format)),
+        (Column(title="step ms"), cells("train", "step_s", format.milliseconds)),
+        (
+            Column(title="samples/s", priority=3, optional=True),
+            cells("train", "samples_per_s", format.rate),
+        ),
+        (Column(title="loss", priority=1, optional=True), cells("train", "loss", "{:.4g}".format)),
+        (Column(title="val. loss", priority=2, optional=True), cells("validation", "loss", "{:.4g}".format)),
+        (Column(title="val. top-1", priority=2, optional=True), cells("validation", "top1", format.percent)),
+    ]
+    return Text("\n").join(table_lines(table_of("trials", columns), width))

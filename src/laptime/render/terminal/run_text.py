@@ -1,30 +1,33 @@
-"""A run in the terminal. Made from `content` alone; every name is text, never markup."""
+"""A run in the terminal. Made from its `RunView` alone; every name is text, never markup."""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
 from typing import IO, Any, NoReturn
 
 from rich.console import Console
 from rich.text import Text
 
 from laptime.files.text import one_line, visible
-from laptime.render.terminal import run_tables
-from laptime.render.terminal.columns import GAP, facts, paragraph
-from laptime.render.terminal.layers_by_device import device_columns
+from laptime.render.terminal.fit import GAP, facts, paragraph
+from laptime.render.terminal.table import left_out, table_lines
 from laptime.views import format
-from laptime.views.layer_order import BY_TIME, ORDERS, largest, like, possible
+from laptime.views.findings import look_first
+from laptime.views.layer_order import BY_TIME, largest, like
+from laptime.views.layers_by_device import DeviceSeconds
 from laptime.views.palette import of, painted
 from laptime.views.recording_overhead import recorder
-from laptime.views.run_view import NOUNS, source
-from laptime.views.sparkline import blocks, shorter, step_blocks
+from laptime.views.run_tables import accounts_table, devices_table, layers_table, marked_steps
+from laptime.views.run_view import RunView, StageView, unlike_mean
+from laptime.views.sparkline import LossCourse, blocks, shorter, step_blocks
 
+TOP_LAYERS = 15
 _INDENT = 2
 _WIDEST = 140  # nothing here needs more, and longer lines are hard to follow
 _NARROWEST_LINE = 16  # of blocks over time, before its words move to a line of their own
 _FEWEST = 4  # steps that make a line over time
-_FAR_APART = 1.2  # a mean and a median
 
 
 class TerminalConsole(Console):
@@ -59,10 +62,10 @@ def console(file: IO[str] | None = None, *, colour: bool | None = None) -> Conso
     )
 
 
-def show(found: Mapping[str, Any], to: Console, *, every_layer: bool = False, sort: str = BY_TIME) -> None:
+def show(view: RunView, to: Console, *, every_layer: bool = False, sort: str = BY_TIME) -> None:
     """Print all there is to say about a run, its layers in one of the ORDERS."""
-    most = None if every_layer else run_tables.TOP_LAYERS
-    print_lines(_lines(found, min(to.width, _WIDEST), most, sort), to)
+    most = None if every_layer else TOP_LAYERS
+    print_lines(_lines(view, min(to.width, _WIDEST), most, sort), to)
 
 
 def print_lines(lines: Iterable[Text], to: Console) -> None:
@@ -74,32 +77,28 @@ def print_lines(lines: Iterable[Text], to: Console) -> None:
         to.print(line, no_wrap=True, overflow="ignore", crop=False)
 
 
-def brief(found: Mapping[str, Any]) -> Iterator[str]:
+def brief(view: RunView) -> Iterator[str]:
     """A run in a few lines, for the end of someone else's output."""
-    yield from map(one_line, found["health"]["told"])
-    for stage in NOUNS:
-        if found[stage]:
-            yield ", ".join(_pace(found[stage]))
-            yield _shares(found[stage])
-    yield from found["look_first"]
-    yield from (f"note: {one_line(note)}" for note in found["notes"])
+    yield from map(one_line, view.health.told)
+    for part in view.stages.values():
+        yield ", ".join(_pace(part))
+        yield _shares(part)
+    yield from look_first(view)
+    yield from (f"note: {one_line(note)}" for note in view.notes)
 
 
-def _lines(found: Mapping[str, Any], width: int, most: int | None, sort: str) -> Iterator[Text]:
-    yield Text(one_line(found["run"]["path"]), style="bold")
-    yield from map(painted, facts(_about(found["run"]), width, style="dim"))
-    for sentence in found["health"]["told"]:
+def _lines(view: RunView, width: int, most: int | None, sort: str) -> Iterator[Text]:
+    yield Text(one_line(view.path), style="bold")
+    yield from map(painted, facts(_about(view), width, style="dim"))
+    for sentence in view.health.told:
         yield from paragraph(one_line(sentence), width, style="bold red")
-    stages = [stage for stage in NOUNS if found[stage]]
-    for stage in stages:
-        part = found[stage]
-        yield from (Text(), Text(f"Where a {step_of(part['noun'])} goes", style="bold"))
-        explain = stage == stages[0]
-        yield from map(_indented, _stage(part, found["run"], width - _INDENT, most, sort, explain=explain))
+    for part in view.stages.values():
+        yield from (Text(), Text(f"Where a {step_of(part.noun)} goes", style="bold"))
+        yield from map(_indented, _stage(part, view, width - _INDENT, most, sort))
     for title, sentences in (
-        ("What to look at first", found["look_first"]),
-        ("The recorder itself", recorder(found)),
-        ("Notes", map(one_line, found["notes"])),
+        ("What to look at first", look_first(view)),
+        ("The recorder itself", recorder(view)),
+        ("Notes", map(one_line, view.notes)),
     ):
         lines = [line for one in sentences for line in paragraph(one, width - _INDENT, bullet="- ")]
         if title == "What to look at first":
@@ -111,21 +110,16 @@ def _indented(line: Text) -> Text:
     return Text(" " * _INDENT).append_text(line) if line else line
 
 
-def _about(run: Mapping[str, Any]) -> list[str]:
-    environment = run["environment"]
-    device = environment.get("device") or {}
-    about = [
-        f"{run['status']}, {run['created'][:16].replace('T', ' ')} UTC",
-        device.get("name") or "unknown device",
-    ]
-    if device.get("type") == "cpu" and environment.get("threads"):
-        about.append(format.plural(environment["threads"], "thread"))
-    if environment.get("torch"):
-        about.append(f"torch {environment['torch']}")
-    if source(run["config"]) is None:
-        about += [format.plural(run["layers"], "layer"), format.plural(run["parameters"], "parameter")]
-    elif run["layers"]:  # of a network that is not here, nobody knows the parameters
-        about.append(format.plural(run["layers"], run["unit"]))
+def _about(view: RunView) -> list[str]:
+    about = [f"{view.status}, {view.created:%Y-%m-%d %H:%M} UTC", view.device.get("name") or "unknown device"]
+    if view.device.get("type") == "cpu" and view.environment.get("threads"):
+        about.append(format.plural(view.environment["threads"], "thread"))
+    if view.environment.get("torch"):
+        about.append(f"torch {view.environment['torch']}")
+    if view.source is None:
+        about += [format.plural(view.layers, "layer"), format.plural(view.parameters, "parameter")]
+    elif view.layers:  # of a network that is not here, nobody knows the parameters
+        about.append(format.plural(view.layers, view.unit))
     return list(map(one_line, about))
 
 
@@ -134,61 +128,56 @@ def step_of(noun: str) -> str:
     return f"{noun} step".strip()
 
 
-def _stage(
-    part: Mapping[str, Any], run: Mapping[str, Any], width: int, most: int | None, sort: str, *, explain: bool
-) -> Iterator[Text]:
-    """The course of a stage's steps, their books, then the layers by phase."""
+def _stage(part: StageView, view: RunView, width: int, most: int | None, sort: str) -> Iterator[Text]:
+    """The course of a stage's steps, their accounts, then the layers by phase."""
     yield from map(painted, facts(_pace(part), width))
     yield from _course(part, width)
-    if part["accounted"]:
+    if part.accounted:
         yield Text()
-        yield from run_tables.books(part, width)
-        for line in _beside(part, explain=explain):
+        yield from table_lines(replace(accounts_table(part), title="", notes=()), width)
+        for line in _beside(part, explain=part is view.main):
             yield from paragraph(line, width, style="dim")
-    if any(layer["total_s"] for layer in part["layers"]):
+    if part.timed_layers:
         yield Text()
-        yield from _layers(part, run, width, most, sort)
+        yield from _layers(part, view, width, most, sort)
 
 
-def _layers(
-    part: Mapping[str, Any], run: Mapping[str, Any], width: int, most: int | None, sort: str
-) -> Iterator[Text]:
+def _layers(part: StageView, view: RunView, width: int, most: int | None, sort: str) -> Iterator[Text]:
     """The layers by phase; with several devices, the same ones by device."""
-    unit, order = run["unit"], ORDERS[possible(part["layers"], sort)]
-    title = f"{unit.capitalize()}s of a {step_of(part['noun'])}, in ms, {order}"
-    yield from paragraph(title, width, style="bold")
-    if told := run_tables.marked_steps(part, unit):
-        yield from paragraph(told, width, style="dim")
-    lines = run_tables.layers(part, width, most=most, unit=unit, sort=sort)
-    yield from lines
-    starred = any("*" in line.plain for line in lines[:1])  # the head: not where its column had no room
-    for line in (*_legend(part, starred=starred), *_memory(part, run)):
+    table = layers_table(part, view.unit, sort=sort, most=most)
+    yield from paragraph(table.title, width, style="bold")
+    yield from table_lines(replace(table, title=""), width)
+    for line in (marked_steps(part, view.unit), *_legend(part), *_memory(part, view)):
         yield from paragraph(line, width, style="dim")
-    names = [one["layer"] for one in largest(part["layers"], sort, most)[0]]
-    rows = like(part["layers_by_device"], names)
-    if rows:
-        yield from (Text(), Text(f"{unit.capitalize()}s by device, in ms", style="bold"))
-        yield from device_columns(rows, width)
+    names = [layer.layer for layer in largest(part.layers, sort, most)[0]]
+    if rows := like(part.layers_by_device, names):
+        yield from (Text(), Text(f"{view.unit.capitalize()}s by device, in ms", style="bold"))
+        yield from device_lines(rows, width)
 
 
-def _course(part: Mapping[str, Any], width: int) -> Iterator[Text]:
+def device_lines(rows: Sequence[DeviceSeconds], width: int) -> list[Text]:
+    """A column for each device; the fastest and the slowest where there is no room for all."""
+    table = devices_table(rows)
+    return table_lines(devices_table(rows, spread=True) if left_out(table, width) else table, width)
+
+
+def _course(part: StageView, width: int) -> Iterator[Text]:
     """Step time and loss over the run, from its beginning to its end."""
-    course = part["course"]
-    times, loss = course["step_s"], course["loss"]
-    if len(times) >= _FEWEST and part["wall_s"]["mean"]:
-        first, last, most = map(format.milliseconds, (times[0], times[-1], max(course["largest_s"])))
+    times, loss = part.course.step_s, part.course.loss
+    if len(times) >= _FEWEST and part.wall_s.mean:
+        first, last, most = map(format.milliseconds, (times[0], times[-1], max(part.course.largest_s)))
         told = f"from {first} to {last} ms, at most {most} ms"
         yield from _over_time("step time", lambda cells: step_blocks(times, cells), len(times), told, width)
-    if loss and len(loss["bins"]) >= _FEWEST:
-        told = f"from {format.loss(loss['first'])} to {format.loss(loss['last'])}{_not_finite(loss)}"
-        bins = loss["bins"]
+    if loss and len(loss.bins) >= _FEWEST:
+        told = f"from {format.loss(loss.first)} to {format.loss(loss.last)}{_not_finite(loss)}"
+        bins = loss.bins
         yield from _over_time("loss", lambda cells: blocks(shorter(bins, cells)), len(bins), told, width)
     elif loss:
-        yield from paragraph(f"loss {format.loss(loss['last'])}{_not_finite(loss)}", width)
+        yield from paragraph(f"loss {format.loss(loss.last)}{_not_finite(loss)}", width)
 
 
-def _not_finite(loss: Mapping[str, Any]) -> str:
-    return f" (not finite in {loss['not_finite']:,} of {loss['steps']:,} steps)" if loss["not_finite"] else ""
+def _not_finite(loss: LossCourse) -> str:
+    return f" (not finite in {loss.not_finite:,} of {loss.steps:,} steps)" if loss.not_finite else ""
 
 
 def _over_time(title: str, draw: Callable[[int], str], most: int, told: str, width: int) -> Iterator[Text]:
@@ -204,61 +193,56 @@ def _over_time(title: str, draw: Callable[[int], str], most: int, told: str, wid
         yield from paragraph(told, width, bullet=" " * margin)
 
 
-def _pace(part: Mapping[str, Any]) -> list[str]:
+def _pace(part: StageView) -> list[str]:
     """`500 training steps`, `7.73 ms each (half 6.67 to 8.89: noisy)`, `4,140 samples/s`."""
-    wall = part["wall_s"]
-    low, high = format.milliseconds(wall["q1"]), format.milliseconds(wall["q3"])
-    ranks = f" of {part['ranks']} ranks" if part["ranks"] > 1 else ""
-    pace = [format.plural(part["steps"], step_of(part["noun"])) + ranks]
-    if not wall["mean"]:  # lines of a log that say no time
+    wall = part.wall_s
+    ranks = f" of {part.ranks} ranks" if part.ranks > 1 else ""
+    pace = [format.plural(part.steps, step_of(part.noun)) + ranks]
+    if not wall.count or not wall.mean:  # lines of a log that say no time
         return [*pace, "how long they took is not known"]
-    pace.append(f"{format.milliseconds(wall['median'])} ms each (half {low} to {high}: {wall['noise']})")
+    median, low, high = map(format.milliseconds, (wall.median, wall.q1, wall.q3))
+    pace.append(f"{median} ms each (half {low} to {high}: {wall.noise})")
     if unlike_mean(wall):
-        pace.append(f"{format.milliseconds(wall['mean'])} ms on average")
-    return pace + ([f"{part['samples_per_s']:,.0f} samples/s"] if part["samples_per_s"] else [])
+        pace.append(f"{format.milliseconds(wall.mean)} ms on average")
+    return pace + ([f"{format.rate(part.samples_per_s)} samples/s"] if part.samples_per_s else [])
 
 
-def unlike_mean(wall: Mapping[str, Any]) -> bool:
-    """Whether the mean step, which samples a second come from, is far from the median one."""
-    return bool(wall["median"]) and not 1 / _FAR_APART <= wall["mean"] / wall["median"] <= _FAR_APART
-
-
-def _shares(part: Mapping[str, Any]) -> str:
+def _shares(part: StageView) -> str:
     """`backward 41.7 %, forward 34.6 %, …; explained 100.0 %`."""
-    rows = [one for one in part["accounts"] if not one["traced"] and (one["share"] or 0.0) >= 0.005]
-    rows.sort(key=lambda one: -one["share"])
-    shares = ", ".join(f"{one['account']} {format.percent(one['share'])}" for one in rows)
-    return f"{shares}; explained {format.percent(part['explained_share'])}"
+    rows = [account for account in part.accounts.values() if not account.traced and account.share >= 0.005]
+    rows.sort(key=lambda account: -account.share)
+    shares = ", ".join(f"{account.account} {format.percent(account.share)}" for account in rows)
+    return f"{shares}; explained {format.percent(part.explained_share)}"
 
 
-def _beside(part: Mapping[str, Any], *, explain: bool) -> Iterator[str]:
-    """What stands beside the closed books: the steps left out, and idle time, which only a trace can tell."""
+def _beside(part: StageView, *, explain: bool) -> Iterator[str]:
+    """What stands beside the accounts: the steps left out, and idle time, which only a trace can tell."""
+    explained = f"explained {format.percent(part.explained_share)}"
     if explain:
-        warm_up = "first step left out as warm-up; " if part["skipped"] else ""
-        yield f"{warm_up}the means add up to the wall time"
-    for one in part["accounts"]:
-        if one["traced"] and one["seconds"]:
-            steps = format.plural(one["seconds"]["count"], "kernel-traced step")
-            median = format.milliseconds(one["seconds"]["median"])
-            yield f"{steps}: {median} ms {one['account']}, {format.percent(one['share'])} of that time"
+        warm_up = "first step left out as warm-up; " if part.accounts.skipped else ""
+        yield f"{explained}; {warm_up}the means add up to the wall time"
+    else:
+        yield explained
+    for account in part.accounts.values():
+        if account.traced and account.seconds.count:
+            steps = format.plural(account.seconds.count, "kernel-traced step")
+            median = format.milliseconds(account.seconds.median)
+            yield f"{steps}: {median} ms {account.account}, {format.percent(account.share)} of that time"
 
 
-def _legend(part: Mapping[str, Any], *, starred: bool) -> Iterator[str]:
-    if starred:
-        yield "* allocated: the optimizer's time, split by parameter bytes"
-    if part["layers_traced"]:
+def _legend(part: StageView) -> Iterator[str]:
+    if part.layers.traced:
         yield "every step was kernel-traced: the times include the tracer's cost"
-    if part["named_share"] is not None and part["named_share"] < 0.9995:
-        yield f"{format.percent(part['named_share'])} of the compute is charged to a named layer"
+    if part.layers.named_share < 0.9995:
+        yield f"{format.percent(part.layers.named_share)} of the compute is charged to a named layer"
 
 
-def _memory(part: Mapping[str, Any], run: Mapping[str, Any]) -> Iterator[str]:
+def _memory(part: StageView, view: RunView) -> Iterator[str]:
     """The most that was allocated while a layer ran, known from kernel-traced steps alone."""
-    known = [one for one in part["layers"] if one["memory_bytes"]]
+    known = {layer.layer: layer.memory_bytes for layer in part.layers if layer.memory_bytes}
     if known:
-        top = max(known, key=lambda one: one["memory_bytes"])
-        device = run["environment"].get("device") or {}
-        size = device.get("memory_bytes") if device.get("type") == "cuda" else None
+        top = max(known, key=lambda name: known[name])
+        size = view.device.get("memory_bytes") if view.device.get("type") == "cuda" else None
         whole = f" of {format.memory(size)}" if size else ""
-        peak = format.memory(top["memory_bytes"])
-        yield f"most memory allocated: {peak}{whole}, while {format.called(top['layer'], run['unit'])} ran"
+        ran = f"while {format.called(top, view.unit)} ran"
+        yield f"most memory allocated: {format.memory(known[top])}{whole}, {ran}"

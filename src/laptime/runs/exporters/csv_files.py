@@ -92,7 +92,7 @@ def _quarters(run: Run) -> list[dict[str, Any]]:
     """
     columns = Columns(run.stored("steps"), ("stage", "attempt", "rank", "start_s", "wall_s", "unexplained_s"))
     if columns.rows:
-        columns.only(columns["rank"] == columns["rank"].min())
+        columns = columns.where(columns["rank"] == columns["rank"].min())
     order = np.lexsort((columns["start_s"], columns["attempt"]))
     training = columns.equals("stage", Stage.TRAIN)[order]
     wall, missing = columns["wall_s"][order], columns["unexplained_s"][order]

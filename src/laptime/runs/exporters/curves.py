@@ -5,10 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from datetime import datetime
-from typing import Any
 
 import numpy as np
-import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from laptime.model import ACCOUNTS, Stage
@@ -42,24 +40,22 @@ def step_curves(run: Run, *, most: int = MOST_POINTS) -> Iterator[Curve]:
 
     What is unknown is left out; a loss that is NaN stays NaN.
     """
-    names = ["stage", "attempt", "step", "rank", "start_s", "wall_s", "samples", *_LOGGED]
-    table = run.stored("steps").read([*names, *(account.column for account in ACCOUNTS)])
     begun = AttemptStarts(run)
-    ranks = np.unique(table.column("rank").to_numpy()).tolist()
-    for stage in Stage:
-        of_stage = table.filter(pc.equal(table.column("stage"), stage.value))
+    stages = run.tables.steps.stages
+    ranks = run.tables.steps.ranks
+    for stage, every in stages.items():
         for rank in ranks:
-            rows = of_stage.filter(pc.equal(of_stage.column("rank"), rank)).sort_by("step")
-            if rows.num_rows:
+            here = np.flatnonzero(every["rank"] == rank)
+            rows = every.at(here[np.argsort(every["step"][here], kind="stable")])
+            if rows.rows:
                 yield from _of_steps(begun, rows, stage, rank, first=rank == ranks[0], most=most)
 
 
 def _of_steps(
-    begun: AttemptStarts, rows: Any, stage: Stage, rank: int, *, first: bool, most: int
+    begun: AttemptStarts, rows: Columns, stage: Stage, rank: int, *, first: bool, most: int
 ) -> Iterator[Curve]:
-    steps, wall = rows.column("step").to_numpy(), rows.column("wall_s").to_numpy()
-    starts = rows.column("start_s").to_numpy()
-    times = begun.at(rank, rows.column("attempt").to_numpy(), starts)
+    steps, wall = rows["step"], rows["wall_s"]
+    times = begun.at(rank, rows["attempt"], rows["start_s"])
 
     def curve(tag: str, values: Real, known: NDArray[np.bool_], *, mean: bool = False) -> Iterator[Curve]:
         if known.any():
@@ -74,52 +70,41 @@ def _of_steps(
             )
 
     for name in _LOGGED if first else ():
-        logged = rows.column(name)
-        yield from curve(name, logged.to_numpy(), logged.is_valid().to_numpy(), mean=True)
+        yield from curve(name, rows[name], rows.known(name), mean=True)
     yield from curve("step/ms", wall * 1e3, np.ones(len(wall), dtype=np.bool_))
-    samples = rows.column("samples").to_numpy().astype(np.float64)
+    samples = rows["samples"].astype(np.float64)
     with np.errstate(divide="ignore", invalid="ignore"):
         yield from curve("step/samples_per_s", samples / wall, ~np.isnan(samples) & (wall > 0))
     for account in ACCOUNTS:
-        seconds = rows.column(account.column).to_numpy().astype(np.float64)
+        seconds = rows[account.column]
         yield from curve(f"account_ms/{account.value}", seconds * 1e3, ~np.isnan(seconds))
 
 
 def layer_curves(run: Run, *, most: int = MOST_POINTS, in_all: int = MOST_LAYER_POINTS) -> Iterator[Curve]:
     """Milliseconds by layer and phase, of every stage and rank: `layer/<name>/<phase>`."""
-    names = ("stage", "attempt", "step", "rank", "layer", "phase", "start_s", "seconds")
-    columns = Columns(run.stored("layers"), names)
-    if not columns.rows:
-        return
-    words = [columns.words[name] for name in ("stage", "layer", "phase")]
-    shape = (len(words[0]), int(columns["rank"].max()) + 1, len(words[1]), len(words[2]))
-    keys = np.ravel_multi_index([columns[name] for name in ("stage", "rank", "layer", "phase")], shape)
-    # A stable sort of 16-bit keys is a radix sort, ten times as fast; rows of a key stay in order.
-    order = np.argsort(keys.astype(np.uint16) if np.prod(shape) <= 1 << 16 else keys, kind="stable")
-    groups = np.split(order, np.flatnonzero(np.diff(keys[order])) + 1)
-    most = min(most, max(_FEWEST_POINTS, in_all // len(groups)))
+    stages = run.tables.layers
+    owners = sum(len(rows.owners) for rows in stages.values())
+    ranks = len(
+        {rank for every in run.tables.steps.stages.values() for rank in np.unique(every["rank"]).tolist()}
+    )
+    most = min(most, max(_FEWEST_POINTS, in_all // max(1, owners * ranks)))
     begun = AttemptStarts(run)
-    for rows in groups:
-        stage, rank, layer, phase = (int(one) for one in np.unravel_index(keys[rows[0]], shape))
-        attempts, first, seconds = _summed(columns, rows)
-        steps, starts = columns["step"][rows[first]], columns["start_s"][rows[first]]
-        at, shown = thinned(seconds * 1e3, most)
-        yield Curve(
-            tag=f"layer/{words[1][layer]}/{words[2][phase]}",
-            stage=Stage(words[0][stage]),
-            rank=rank,
-            steps=steps[at],
-            times_s=begun.at(rank, attempts[at], starts[at]),
-            values=shown,
-        )
-
-
-def _summed(columns: Columns, rows: Whole) -> tuple[Whole, Whole, Real]:
-    """Of one layer and phase, by step: the attempt, its first row among `rows`, and its seconds."""
-    order = np.argsort(columns["step"][rows], kind="stable")
-    starts = np.flatnonzero(np.append(True, np.diff(columns["step"][rows][order]) != 0))
-    seconds = np.add.reduceat(columns["seconds"][rows][order], starts)
-    return columns["attempt"][rows][order[starts]], order[starts], seconds
+    for stage, rows in stages.items():
+        every = run.tables.steps.stages[stage]
+        for (layer, phase), cells in rows.cells(np.ones(every.rows, dtype=np.bool_)):
+            for rank in np.unique(every["rank"][cells.step]).tolist():
+                here = np.flatnonzero(every["rank"][cells.step] == rank)
+                here = here[np.argsort(every["step"][cells.step[here]], kind="stable")]
+                at, shown = thinned(cells.seconds[here] * 1e3, most)
+                places = cells.step[here[at]]
+                yield Curve(
+                    tag=f"layer/{layer}/{phase}",
+                    stage=stage,
+                    rank=rank,
+                    steps=every["step"][places],
+                    times_s=begun.at(rank, every["attempt"][places], every["start_s"][places]),
+                    values=shown,
+                )
 
 
 class AttemptStarts:
@@ -159,9 +144,7 @@ def ended_s(run: Run) -> float:
     try:
         return datetime.fromisoformat(run.heartbeat["time"]).timestamp()
     except (KeyError, TypeError, ValueError):
-        columns = Columns(run.stored("steps"), ("start_s", "wall_s"))
-        last = float((columns["start_s"] + columns["wall_s"]).max(initial=0.0))
-        return run.created.timestamp() + last
+        return run.created.timestamp() + run.tables.steps.end_s
 
 
 def thinned(values: Real, most: int, *, mean: bool = False) -> tuple[Whole, Real]:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+import time
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 
@@ -27,22 +29,50 @@ class Source(StrEnum):
     LOG = "log"
 
 
-_READERS: dict[Source, Callable[[Sequence[Path]], Collected]] = {
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CollectLimits:
+    """What one folder of traces may take; a single file has limits of its own."""
+
+    entries: int = 100_000  # names looked at, whatever they are
+    files: int = 10_000
+    bytes: int = 64 << 30  # of all files together, as they are on disk
+    seconds: float = 3600.0
+
+
+_READERS: dict[Source, Callable[[Iterable[Path]], Collected]] = {
     Source.KINETO: kineto.read,
     Source.TENSORFLOW: tensorflow.read,
 }
 
 
-def collect(path: Path | str, out: Path | str, *, pattern: str | None = None) -> Run:
+def collect(
+    path: Path | str,
+    out: Path | str,
+    *,
+    pattern: str | None = None,
+    limits: CollectLimits | None = None,
+) -> Run:
     """A run directory at `out` from a trace, a folder of traces, or a training log.
 
     `pattern` is a regular expression for the lines of a log: its named groups are columns.
     """
     given = Path(path)
-    files = _files(given)
+    limits = limits or CollectLimits()
+    end = time.monotonic() + limits.seconds
+    files = _files(given, limits)
+
+    def in_time() -> Iterator[Path]:
+        for number, file in enumerate(files):
+            if time.monotonic() > end:
+                raise DataError(
+                    f"{one_line(given)} took more than {limits.seconds:g} s, after {number} of {len(files)} "
+                    "files; give fewer of them"
+                )
+            yield file
+
     if pattern is not None:
-        return write(training_log.read(files, pattern=pattern), Path(out), files)
-    kinds = {file: recognise(file) for file in files}
+        return write(training_log.read(in_time(), pattern=pattern), Path(out), files)
+    kinds = {file: recognise(file) for file in in_time()}
     if len(set(kinds.values())) > 1:
         one, other = (
             next(file for file in files if kinds[file] is kind) for kind in sorted({*kinds.values()})[:2]
@@ -52,11 +82,11 @@ def collect(path: Path | str, out: Path | str, *, pattern: str | None = None) ->
             f"{kinds[other]}); give a folder of one kind"
         )
     kind = kinds[files[0]]
-    found = _READERS[kind](files) if kind in _READERS else training_log.read(files)
+    found = _READERS[kind](in_time()) if kind in _READERS else training_log.read(in_time())
     return write(found, Path(out), files)
 
 
-def _files(path: Path) -> list[Path]:
+def _files(path: Path, limits: CollectLimits) -> list[Path]:
     """The file, or the folder's traces in the order of the numbers in their names."""
     if not path.exists():
         raise DataError(
@@ -66,10 +96,25 @@ def _files(path: Path) -> list[Path]:
         return [path]
     if (path / RUN_FILE).exists():
         raise DataError(f"{one_line(path)} is a run already; `laptime show` reads it")
-    files = [file for file in path.rglob("*") if file.is_file() and file.name.endswith(_TRACE_NAMES)]
+    files: list[Path] = []
+    taken = 0
+    for number, file in enumerate(path.rglob("*"), start=1):
+        if number > limits.entries:
+            raise _too_much(path, f"{limits.entries:,} files and folders")
+        if file.name.endswith(_TRACE_NAMES) and file.is_file():
+            files.append(file)
+            taken += file.stat().st_size
+        if len(files) > limits.files:
+            raise _too_much(path, f"{limits.files:,} traces")
+        if taken > limits.bytes:
+            raise _too_much(path, f"{limits.bytes / 1e9:.1f} GB of traces")
     if not files:
         raise DataError(f"{one_line(path)} holds no .json or .json.gz; give a folder of traces, or one file")
     return sorted(files, key=_by_numbers)
+
+
+def _too_much(path: Path, what: str) -> DataError:
+    return DataError(f"{one_line(path)} holds more than {what}; give a folder with fewer of them")
 
 
 def _by_numbers(path: Path) -> list[tuple[int, int | str]]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from math import inf
 from pathlib import Path
@@ -46,7 +46,7 @@ class _Share:
     idle: float = 0.0
 
 
-def read(files: Sequence[Path]) -> Collected:
+def read(files: Iterable[Path]) -> Collected:
     """Every step of the traces. A file's rank is what it says; files of one rank follow each other."""
     found = Collected(source="kineto")
     numbers: dict[int, int] = defaultdict(lambda: -1)  # the last step of each rank

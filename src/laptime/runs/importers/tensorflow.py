@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -46,7 +46,7 @@ def is_timeline(text: str) -> bool:
     return re.search(r'"name":\s*"[^"]*(device:\w+|/[cg]pu):\d+[^"]*(Compute|Tensors)"', text) is not None
 
 
-def read(files: Sequence[Path]) -> Collected:
+def read(files: Iterable[Path]) -> Collected:
     """A step per file and device."""
     found = Collected(source="tensorflow")
     steps = [(number, _devices(file)) for number, file in enumerate(files)]

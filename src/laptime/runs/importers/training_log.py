@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from itertools import chain, islice
 from pathlib import Path
 from typing import Any, TextIO
@@ -35,7 +35,7 @@ _BREAKS = re.compile(r"[\r\n]+|\x08+")
 _COLOURS = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 
 
-def read(files: Sequence[Path], *, pattern: str | None = None) -> Collected:
+def read(files: Iterable[Path], *, pattern: str | None = None) -> Collected:
     """The steps of a log. `pattern` is searched in each line; its named groups are the columns."""
     found = Collected(source="log", device={"type": "unknown", "name": "unknown device"})
     wanted = _compiled(pattern)

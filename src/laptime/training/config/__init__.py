@@ -1,41 +1,5 @@
-"""One valid description of a training, from TOML, YAML or XML, and why each of its values is what it is."""
+"""A training's configuration: one schema, read from TOML, YAML or XML, with the reason for every value."""
 
-from laptime.training.config.schema import (
-    CheckpointConfig,
-    Config,
-    DataConfig,
-    DigitsData,
-    FolderData,
-    LoaderConfig,
-    LossConfig,
-    NetworkConfig,
-    OptimizerConfig,
-    RecordConfig,
-    ScheduleConfig,
-    SyntheticData,
-    TextData,
-    TrainConfig,
-    TreesData,
-    ValidationConfig,
-    ZenerData,
-)
+from laptime.training.config.schema import Config, LoaderConfig
 
-__all__ = [
-    "CheckpointConfig",
-    "Config",
-    "DataConfig",
-    "DigitsData",
-    "FolderData",
-    "LoaderConfig",
-    "LossConfig",
-    "NetworkConfig",
-    "OptimizerConfig",
-    "RecordConfig",
-    "ScheduleConfig",
-    "SyntheticData",
-    "TextData",
-    "TrainConfig",
-    "TreesData",
-    "ValidationConfig",
-    "ZenerData",
-]
+__all__ = ["Config", "LoaderConfig"]

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
 from laptime.training.config import fields
-from laptime.training.config.network import Network, look_up
+from laptime.training.config.network import NamedNetwork, look_up
+from laptime.training.config.notation import written
 from laptime.training.config.reading import Resolved
 from laptime.training.config.schema import Config
 
@@ -20,11 +20,11 @@ def explain(resolved: Resolved) -> list[Row]:
     return list(_rows(resolved, network))
 
 
-def _rows(resolved: Resolved, network: Network) -> Iterator[Row]:
+def _rows(resolved: Resolved, network: NamedNetwork) -> Iterator[Row]:
     config = resolved.config
     for key, why in resolved.sources.items():
         known = fields.find(key, config.data.kind)
-        if known is None:  # an option: told with its network
+        if known is None:  # an option: listed below its network
             continue
         section, _, name = key.rpartition(".")
         value = getattr(getattr(config, section) if section else config, name)
@@ -37,11 +37,11 @@ def _rows(resolved: Resolved, network: Network) -> Iterator[Row]:
             yield from _options(resolved, network)
 
 
-def _options(resolved: Resolved, network: Network) -> Iterator[Row]:
-    """The network's options, those that nobody gave too."""
+def _options(resolved: Resolved, network: NamedNetwork) -> Iterator[Row]:
+    """All options of the network, given or default."""
     given = resolved.config.network.options
     meaning = f"An option of {network.name}."
-    for name in [*given, *(one for one in network.options if one not in given)]:
+    for name in [*given, *(option for option in network.options if option not in given)]:
         key = f"{fields.OPTIONS}.{name}"
         if name in given:
             yield key, written(given[name]), resolved.sources[key], meaning
@@ -51,13 +51,11 @@ def _options(resolved: Resolved, network: Network) -> Iterator[Row]:
             yield key, written(network.options[name]), f"default of network {network.name}", meaning
 
 
-def _left_open(key: str, config: Config, network: Network) -> tuple[str, str]:
-    """The value that takes the place of none, and why."""
+def _left_open(key: str, config: Config, network: NamedNetwork) -> tuple[str, str]:
+    """The value that is used where the configuration has none, and why."""
     own = f"default of network {network.name}"
     if key == "optimizer.lr":
-        from laptime.training.optimizers import rate
-
-        return written(rate(config.optimizer)), f"default of {config.optimizer.name}"
+        return written(config.optimizer.rate), f"default of {config.optimizer.name}"
     if key in ("train.device", "loader.pin_memory"):
         return _device(key, config)
     if key == "train.threads":
@@ -67,8 +65,9 @@ def _left_open(key: str, config: Config, network: Network) -> tuple[str, str]:
     if key == "data.shape" and network.input is not None:
         return written(network.input), own
     if key == "data.classes":
-        classes = config.network.options.get("num_classes", network.classes)
-        return written(classes), f"{fields.OPTIONS}.num_classes" if classes != network.classes else own
+        known = network.entry and network.entry.classes
+        classes = config.network.options.get("num_classes", known)
+        return written(classes), f"{fields.OPTIONS}.num_classes" if classes != known else own
     if key == "optimizer.eps":
         return "torch's own", f"default of {config.optimizer.name}"
     if key in ("loss.name", "network.dropout", "data.flat"):
@@ -87,16 +86,3 @@ def _device(key: str, config: Config) -> tuple[str, str]:
     return (
         (str(device), why) if key == "train.device" else (written(device.type == "cuda"), f"device {device}")
     )
-
-
-def written(value: Any) -> str:
-    """A value as a configuration file has it."""
-    if value is None:
-        return "none"
-    if isinstance(value, bool):
-        return str(value).lower()
-    if isinstance(value, list | tuple):
-        return f"[{', '.join(written(one) for one in value)}]"
-    if isinstance(value, dict):
-        return f"{{{', '.join(f'{key} = {written(one)}' for key, one in value.items())}}}"
-    return f"{value:g}" if isinstance(value, float) else str(value)

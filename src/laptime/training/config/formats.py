@@ -1,4 +1,8 @@
-"""TOML, YAML and XML as one kind of tree: tables, lists and values."""
+"""TOML, YAML and XML as one kind of tree: tables, lists and values.
+
+XML has two spellings, which may be mixed: elements nested like the schema, and the element names of the XML
+format of the Zener thesis, which stand at the top.
+"""
 
 from __future__ import annotations
 
@@ -6,12 +10,14 @@ import difflib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from xml.etree.ElementTree import Element
 
 from laptime.errors import ConfigError
-from laptime.files.parse import parse_toml, parse_yaml
+from laptime.files.parse import parse_toml, parse_xml, parse_yaml
 from laptime.files.read import KIB, read_bytes
 from laptime.files.text import first_line, one_line
-from laptime.training.config.xml import from_xml
+from laptime.training.config import fields
+from laptime.training.config.notation import text_of
 
 Tree = dict[Any, Any]
 _MOST_BYTES = 256 * KIB  # the YAML parser takes 10 s for a MiB
@@ -29,7 +35,7 @@ def read_tree(path: Path) -> Tree:
         tree = read(data)
     except UnicodeDecodeError as error:
         raise ConfigError(f"{where}: byte {error.start} is no UTF-8; save the file as UTF-8") from None
-    except Exception as error:  # parsers raise what they like at what is no text of theirs
+    except Exception as error:  # parsers raise errors of many classes
         raise ConfigError(
             f"{where}: {_name(path)} cannot be read: {first_line(error)[:200]}; correct it there"
         ) from None
@@ -56,7 +62,9 @@ def _bytes(path: Path) -> bytes:
 
 def _neighbour(path: Path) -> str:
     folder = path.parent
-    here = [one.name for one in folder.iterdir() if one.suffix.lower() in _FORMATS] if folder.is_dir() else []
+    here = (
+        [file.name for file in folder.iterdir() if file.suffix.lower() in _FORMATS] if folder.is_dir() else []
+    )
     exact = [name for name in here if Path(name).stem == path.name]
     near = exact or difflib.get_close_matches(path.name, here, n=1)
     return f"did you mean {one_line(folder / near[0])}?" if near else f"name a {_suffixes()} file"
@@ -71,9 +79,83 @@ def _name(path: Path) -> str:
     return "YAML" if path.suffix.lower() in (".yaml", ".yml") else path.suffix[1:].upper()
 
 
+# -- XML -----------------------------------------------------------------------------------------------------
+
+_ROOTS = ("laptime", "experiment", "configuration", "config", "parameters")
+
+REPETITIONS = "repetitions"
+"""Not a key of the schema: how often an experiment is repeated, as `--repeat` says."""
+
+_ELEMENTS = {
+    "data.path": ("data_location", "dataset_location", "location_of_data_set"),
+    "data.remote": ("remote_data_location", "remote_location", "remote_location_of_data_set"),
+    "network.name": ("architecture", "architecture_type", "arch", "model"),
+    "train.batch": ("batch_size",),
+    "data.classes": ("classes", "classes_to_use", "imagenet_classes", "imagenet_classes_to_use"),
+    "train.epochs": ("epochs", "number_of_epochs"),
+    "optimizer.lr": ("learning_rate",),
+    "record.profile": ("logging", "logging_flag", "profiling"),
+    "validation.topn": ("topn",),
+    REPETITIONS: ("repetitions", "repetition_number", "number_of_repetitions"),
+}
+# By our key, the elements of the thesis' format. It lists what its file held ("location of data set, remote
+# location of data set, architecture type, batch size, ImageNet classes to use, logging flag etc.") and prints
+# none, so its words are taken in any usual spelling: `batch_size`, `batchSize`, `batch-size`.
+
+
+def _bare(name: str) -> str:
+    return name.strip().lower().replace("_", "").replace("-", "").replace(" ", "")
+
+
+_KEYS = {_bare(element): key for key, elements in _ELEMENTS.items() for element in elements}
+
+
+def _from_xml(data: bytes) -> Tree:
+    """The document as a tree of tables and text. Entities and document types are refused."""
+    root = parse_xml(data)
+    if _bare(root.tag) not in _ROOTS:
+        raise ValueError(f"its outermost element is <{root.tag[:60]}>; put everything inside <laptime>")
+    tree = _table(root, "")
+    if isinstance(tree.get("network.name"), str):
+        tree["network.name"] = _bare(tree["network.name"])  # VGG-11 is vgg11
+    section = tree.get("data", {})
+    images = {"data.path", "data.remote", "data.classes"} & set(tree)
+    if images and isinstance(section, dict) and "kind" not in section:
+        tree["data.kind"] = "folder"  # what these elements are for
+    return tree
+
+
+def _table(element: Element, path: str) -> Tree:
+    """Attributes and elements alike are keys."""
+    table: Tree = {}
+    children: list[tuple[str, Element | str]] = [
+        *element.attrib.items(),
+        *((inner.tag, inner) for inner in element),
+    ]
+    for name, inside in children:
+        top = not path and name not in fields.sections()
+        key = _KEYS[_bare(name)] if top and _bare(name) in _KEYS else name.replace("-", "_")
+        if key in table:
+            raise ValueError(f"<{name[:60]}> is given twice; leave one out")
+        table[key] = _value(inside, f"{path}.{key}".lstrip("."))
+    return table
+
+
+def _value(inside: Element | str, path: str) -> Any:
+    """Text, a list of items, or a table."""
+    text = (inside if isinstance(inside, str) else inside.text or "").strip()
+    if isinstance(inside, str) or not (len(inside) or inside.attrib):
+        return text_of(path, text) if path != fields.OPTIONS else text
+    if fields.takes_several(path):
+        return [(item.text or "").strip() for item in inside]
+    if text:
+        raise ValueError(f"<{inside.tag[:60]}> holds both text and elements; keep one of them")
+    return _table(inside, path)
+
+
 _FORMATS: dict[str, Callable[[bytes], Any]] = {
     ".toml": parse_toml,
     ".yaml": parse_yaml,
     ".yml": parse_yaml,
-    ".xml": from_xml,
+    ".xml": _from_xml,
 }

@@ -14,6 +14,7 @@ from pydantic_core import ErrorDetails
 from laptime.errors import ConfigError
 from laptime.files.text import one_line
 from laptime.training.config import fields
+from laptime.training.data.kinds import KINDS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,11 +26,18 @@ class Problem:
     source: str = ""
 
 
+def problem(text: str, *keys: str, source: str = "") -> Problem:
+    """A problem of these keys."""
+    return Problem(text=text, keys=keys, source=source)
+
+
 def refusal(path: Path, problems: Sequence[Problem]) -> ConfigError:
     """One problem in one line; several below a line that says how many, one line each."""
     if len(problems) == 1:
         return ConfigError(one_line(f"{problems[0].source or path}: {problems[0].text}"))
-    lines = [one.text if one.source in ("", str(path)) else f"{one.source}: {one.text}" for one in problems]
+    lines = [
+        each.text if each.source in ("", str(path)) else f"{each.source}: {each.text}" for each in problems
+    ]
     first = one_line(f"{path}: {len(problems)} things to change")
     return ConfigError("\n  ".join([first, *map(one_line, lines)]))
 
@@ -44,9 +52,7 @@ def shown(value: Any, longest: int = 60) -> str:
         text = str(list(value)) if isinstance(value, tuple) else repr(value)
     except (ValueError, RecursionError):  # Python prints no number of more than 4300 digits
         return "a value too long to print"
-    if isinstance(value, Path):
-        text = repr(str(value))
-    text = one_line(text)
+    text = one_line(repr(str(value)) if isinstance(value, Path) else text)
     return text if len(text) <= longest else f"{text[:longest]}…"
 
 
@@ -57,59 +63,55 @@ def plain(key: str) -> str:
 
 def nearest(word: str, known: Iterable[str]) -> str | None:
     """The known word that was probably meant."""
-    found = difflib.get_close_matches(word, list(known), n=1)
-    return found[0] if found else None
+    return next(iter(difflib.get_close_matches(word, list(known), n=1)), None)
 
 
-def unknown_key(key: str, kind: str) -> Problem:
-    """A key that the schema lacks: the nearest, or where it belongs, or what there is."""
-    section, _, last = key.partition(".")
-    elsewhere = [one for one in fields.kinds_with(key) if one != kind]
+def hint(near: str | None, otherwise: str) -> str:
+    """What to try: the nearest known word, or else."""
+    return f"did you mean {near}?" if near else otherwise
+
+
+def unknown_key(name: str, kind: str) -> Problem:
+    """A key that the schema lacks, with the nearest key, its right section, or a list of keys."""
+    section, _, last = name.partition(".")
+    elsewhere = [other for other in fields.kinds_with(name) if other != kind]
     if elsewhere:
         have = f"{', '.join(elsewhere)} data {'has' if len(elsewhere) == 1 else 'have'} it"
-        text = f"{key} is no key of {kind} data; {have}: leave it out or change data.kind"
-        return Problem(text=text, keys=(key,))
-    names = [name for name in fields.names() if fields.find(name, kind)]
-    same = [name for name in names if name.rpartition(".")[2] == key.rpartition(".")[2]]
-    near = next(iter(same), None) or nearest(key, [*names, *fields.sections()])
-    there = f"there are name, {', '.join(fields.sections())}"
+        return problem(f"{name} is no key of {kind} data; {have}: leave it out or change data.kind", name)
+    names = [known for known in fields.names() if fields.find(known, kind)]
+    same = next((known for known in names if known.rpartition(".")[2] == name.rpartition(".")[2]), None)
+    candidates, there = [*names, *fields.sections()], f"there are name, {', '.join(fields.sections())}"
     if section in fields.sections() and last:
-        inside = [name for name in names if name.startswith(f"{section}.")]
-        near = next(iter(same), None) or nearest(key, inside)
-        there = f"{section} has {', '.join(name.partition('.')[2] for name in inside)}"
-    hint = f"did you mean {near}?" if near else there
-    return Problem(text=f"{plain(key)} is unknown; {hint}", keys=(key,))
+        candidates = [known for known in names if known.startswith(f"{section}.")]
+        there = f"{section} has {', '.join(known.partition('.')[2] for known in candidates)}"
+    return problem(f"{plain(name)} is unknown; {hint(same or nearest(name, candidates), there)}", name)
 
 
-def wrong_value(known: fields.Known, value: Any, *, type_fits: bool = False) -> Problem:
+def wrong_value(key: fields.Key, value: Any, *, type_fits: bool = False) -> Problem:
     """A value that the field does not take: what it is, and what to write."""
-    wanted = known.takes
-    said = f"{known.key} is {shown(value)}"
-    if wanted.choices and isinstance(value, str):
-        near = nearest(value.lower(), wanted.choices)
-        hint = f"did you mean {near}?" if near else "write one of these"
-        return Problem(
-            text=f"{said}, which is none of {', '.join(wanted.choices)}; {hint}", keys=(known.key,)
-        )
-    if type_fits:
-        return Problem(text=f"{said}, which is out of range; write {wanted.words}", keys=(known.key,))
-    if wanted.type is bool:
-        return Problem(text=f"{said}, which is neither true nor false; write one of them", keys=(known.key,))
-    if wanted.several and isinstance(value, tuple | list):
-        return Problem(text=f"{said}, which does not fit; write {wanted.words}", keys=(known.key,))
-    example = known.info.default if not known.required else None
-    hint = f"write one such as {shown(example)}" if example not in (None, "", ()) else f"write {wanted.words}"
-    return Problem(text=f"{said}, which is no {wanted.noun}; {hint}", keys=(known.key,))
-
-
-def missing(known: fields.Known) -> Problem:
-    """A key without a default that nobody gave."""
-    if known.key == "network.name":
-        text = 'network is missing; write network = "alexnet", or another name'
+    takes = key.takes
+    if takes.choices and isinstance(value, str):
+        reason = f"is none of {', '.join(takes.choices)}; "
+        reason += hint(nearest(value.lower(), takes.choices), "write one of these")
+    elif type_fits:
+        reason = f"is out of range; write {takes.words}"
+    elif takes.type is bool:
+        reason = "is neither true nor false; write one of them"
+    elif takes.several and isinstance(value, tuple | list):
+        reason = f"does not fit; write {takes.words}"
+    elif key.default not in (None, "", ()):
+        reason = f"is no {takes.noun}; write one such as {shown(key.default)}"
     else:
-        meaning = known.meaning[:1].lower() + known.meaning[1:].rstrip(".")
-        text = f"{known.key} is missing; {known.kind} data needs it: {meaning}"
-    return Problem(text=text, keys=(known.key,))
+        reason = f"is no {takes.noun}; write {takes.words}"
+    return problem(f"{key.name} is {shown(value)}, which {reason}", key.name)
+
+
+def missing(key: fields.Key) -> Problem:
+    """A key without a default that nobody gave."""
+    if key.name == "network.name":
+        return problem('network is missing; write network = "alexnet", or another name', key.name)
+    meaning = key.meaning[:1].lower() + key.meaning[1:].rstrip(".")
+    return problem(f"{key.name} is missing; {key.kind} data needs it: {meaning}", key.name)
 
 
 _RANGES = ("greater_than", "greater_than_equal", "less_than", "less_than_equal")
@@ -117,21 +119,21 @@ _RANGES = ("greater_than", "greater_than_equal", "less_than", "less_than_equal")
 
 def from_schema(error: ValidationError, kind: str, values: Mapping[str, Any]) -> list[Problem]:
     """Pydantic's findings in our words, one for each key."""
-    found: dict[str, Problem] = {}
-    for one in error.errors(include_url=False):
-        problem = _from_detail(one, kind, values)
-        found.setdefault(problem.keys[0], problem)
-    return list(found.values())
+    problems: dict[str, Problem] = {}
+    for detail in error.errors(include_url=False):
+        told = _from_detail(detail, kind, values)
+        problems.setdefault(told.keys[0], told)
+    return list(problems.values())
 
 
 def _from_detail(detail: ErrorDetails, kind: str, values: Mapping[str, Any]) -> Problem:
-    loc = [str(part) for part in detail["loc"] if part not in fields.kinds()]
-    key = ".".join(loc[:2])
-    known = fields.find(key, kind)
-    if known is None or detail["type"] == "value_error":  # a section's own word about itself
+    loc = [str(part) for part in detail["loc"] if part not in KINDS]
+    name = ".".join(loc[:2])
+    key = fields.find(name, kind)
+    if key is None or detail["type"] == "value_error":  # raised by a section's own validator
         said = str(detail.get("ctx", {}).get("error", detail["msg"]))
-        return Problem(text=f"{loc[0]}.{said}" if loc else said, keys=(loc[0] if loc else "",))
+        return problem(f"{loc[0]}.{said}" if loc else said, loc[0] if loc else "")
     if detail["type"] == "missing" and len(loc) <= 2:
-        return missing(known)
-    value = values.get(key, detail["input"])
-    return wrong_value(known, value, type_fits=detail["type"] in _RANGES and len(loc) == 2)
+        return missing(key)
+    in_range = detail["type"] in _RANGES and len(loc) == 2
+    return wrong_value(key, values.get(name, detail["input"]), type_fits=in_range)

@@ -1,15 +1,15 @@
 """A configuration file and settings, made into one valid `Config` that knows where each value came from.
 
 Every value is kept under its full key (`train.batch`) with its source until the end, so a setting goes over
-the file's value key by key, and a problem is told with the name of what said it. Torch is imported only to
-look a network up.
+the file's value key by key, and a problem names where its value came from. Torch is imported only to look a
+network up.
 """
 
 from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -19,19 +19,27 @@ from laptime.errors import ConfigError
 from laptime.files.text import one_line
 from laptime.training.config import fields
 from laptime.training.config.conflicts import conflicts, out_of_place
-from laptime.training.config.formats import read_tree
-from laptime.training.config.network import Network, look_up
-from laptime.training.config.overrides import full_key, read_setting
-from laptime.training.config.problems import Problem, from_schema, refusal, shown, unknown_key, wrong_value
+from laptime.training.config.formats import REPETITIONS, read_tree
+from laptime.training.config.network import NamedNetwork, look_up
+from laptime.training.config.notation import fit, read_setting
+from laptime.training.config.problems import (
+    Problem,
+    from_schema,
+    problem,
+    refusal,
+    shown,
+    unknown_key,
+    wrong_value,
+)
 from laptime.training.config.schema import Config
-from laptime.training.config.xml import REPETITIONS
+from laptime.training.data.kinds import KINDS
 
 SETTING, SWEEP = "--set", "--sweep"
 
 
 @dataclass(frozen=True, slots=True)
 class Given:
-    """A value that someone gave: what said it, and the folder that its paths start from."""
+    """A given value: where it came from, and the folder that its relative paths start from."""
 
     value: Any
     source: str
@@ -45,8 +53,7 @@ class Resolved:
     path: Path
     config: Config
     sources: dict[str, str]
-    given: dict[str, Given]
-    repeat: int | None = None  # what a file in the thesis' form asks for; `--repeat` goes before it
+    repeat: int | None = None  # `<repetitions>` of an XML file; `--repeat` goes before it
 
 
 def read_config(path: Path | str, settings: Sequence[str] = (), swept: Sequence[str] = ()) -> Resolved:
@@ -67,17 +74,8 @@ def read_config(path: Path | str, settings: Sequence[str] = (), swept: Sequence[
     return _resolve(path, given, problems, repeat)
 
 
-def with_settings(resolved: Resolved, values: Mapping[str, Any], why: str = SETTING) -> Resolved:
-    """The same configuration with other values, validated again."""
-    problems: list[Problem] = []
-    given = dict(resolved.given)
-    for key, value in values.items():
-        given |= _set(full_key(key), value, why, problems)
-    return _resolve(resolved.path, given, problems, resolved.repeat)
-
-
 def _set(key: str, value: Any, why: str, problems: list[Problem]) -> dict[str, Given]:
-    return {one: Given(leaf, why, Path()) for one, leaf in _leaves({key: value}, why, problems).items()}
+    return {full: Given(leaf, why, Path()) for full, leaf in _leaves({key: value}, why, problems).items()}
 
 
 def _repeat(value: Any, path: Path) -> int | None:
@@ -93,26 +91,24 @@ def _repeat(value: Any, path: Path) -> int | None:
 
 def _leaves(tree: Mapping[Any, Any], source: str, problems: list[Problem], path: str = "") -> dict[str, Any]:
     """Every value under its full key. `optimizer = "adam"` is `optimizer.name`."""
-    found: dict[str, Any] = {}
+    leaves: dict[str, Any] = {}
     for name, value in tree.items():
         key = f"{path}.{name}" if path else str(name)
         if not isinstance(name, str):
             text = f"{key} has the key {shown(name)}, which is no text; put it in quotes"
-            problems.append(Problem(text=text, source=source))
+            problems.append(problem(text, source=source))
             continue
         inside = _inside(key, value, source, problems)
-        twice = sorted(set(found) & set(inside))
-        if twice:
-            text = f"{twice[0]} is given twice; leave one out"
-            problems.append(Problem(text=text, keys=(twice[0],), source=source))
-        found |= inside
-    return found
+        if twice := min(set(leaves) & set(inside), default=""):
+            problems.append(problem(f"{twice} is given twice; leave one out", twice, source=source))
+        leaves |= inside
+    return leaves
 
 
 def _inside(key: str, value: Any, source: str, problems: list[Problem]) -> dict[str, Any]:
     table = isinstance(value, dict)
     if key == fields.OPTIONS and (table or value is None):
-        return {f"{key}.{name}": one for name, one in (value or {}).items()}
+        return {f"{key}.{name}": option for name, option in (value or {}).items()}
     if key not in fields.sections():
         return {key: value}
     if table or value is None:  # YAML has nothing where a section is empty
@@ -121,7 +117,7 @@ def _inside(key: str, value: Any, source: str, problems: list[Problem]) -> dict[
         return {f"{key}.{fields.SHORT[key]}": value}
     short = f'{key} = "…", or ' if key in fields.SHORT else ""
     text = f"{key} is {shown(value)}, where a table is wanted; write {short}[{key}] and keys below it"
-    problems.append(Problem(text=text, keys=(key,), source=source))
+    problems.append(problem(text, key, source=source))
     return {}
 
 
@@ -129,48 +125,54 @@ def _inside(key: str, value: Any, source: str, problems: list[Problem]) -> dict[
 
 
 def _resolve(path: Path, given: dict[str, Given], problems: list[Problem], repeat: int | None) -> Resolved:
-    told = list(problems)
-    network, _ = look_up({key: one.value for key, one in given.items()})
+    problems = list(problems)
+
+    def add(others: Sequence[Problem]) -> None:
+        """Add the problems of keys that have none yet."""
+        bad = {key for each in problems for key in each.keys}
+        problems.extend(
+            each for each in others if not bad & {*each.keys, *(key.partition(".")[0] for key in each.keys)}
+        )
+
+    network, _ = look_up(_plain(given))
     kind, why = _kind(given, network)
-    given = {key: one for key, one in given.items() if not _let_go(key, given, kind, network, str(path))}
-    _, found = look_up({key: one.value for key, one in given.items()})
-    told += _others(found, told)
-    values, found = _values(given, kind)
-    told += found
+    given = {key: each for key, each in given.items() if not _let_go(key, given, kind, network, str(path))}
+    add(look_up(_plain(given))[1])
+    values, wrong = _values(given, kind)
+    problems += wrong
     values.setdefault("name", path.stem.lstrip("."))
-    config, found = _valid(values | ({"data.kind": kind} if kind else {}), kind)
-    told += _others(found, told)
+    config, wrong = _valid(values | ({"data.kind": kind} if kind else {}), kind)
+    add(wrong)
     if config is not None:
-        told += _others(conflicts(config, network, set(given)), told)
-    if told or config is None:
-        raise refusal(path, [_sourced(one, given) for one in told])
-    sources = {"name": "the file's name", "data.kind": why} | {key: one.source for key, one in given.items()}
-    return Resolved(path=path, config=config, sources=_all_sources(sources, kind), given=given, repeat=repeat)
+        add(conflicts(config, network, given))
+    if problems or config is None:
+        raise refusal(path, [_sourced(each, given) for each in problems])
+    sources = {"name": "the file's name", "data.kind": why} | {
+        key: each.source for key, each in given.items()
+    }
+    return Resolved(path=path, config=config, sources=_all_sources(sources, kind), repeat=repeat)
 
 
-def _others(found: Sequence[Problem], told: Sequence[Problem]) -> list[Problem]:
-    """Problems of keys that nothing was said about yet."""
-    bad = {key for one in told for key in one.keys}
-    return [one for one in found if not bad & {*one.keys, *(key.partition(".")[0] for key in one.keys)}]
+def _plain(given: Mapping[str, Given]) -> dict[str, Any]:
+    return {key: each.value for key, each in given.items()}
 
 
-def _sourced(problem: Problem, given: Mapping[str, Given]) -> Problem:
-    source = next((given[key].source for key in problem.keys if key in given), "")
-    return Problem(text=problem.text, keys=problem.keys, source=problem.source or source)
+def _sourced(told: Problem, given: Mapping[str, Given]) -> Problem:
+    source = next((given[key].source for key in told.keys if key in given), "")
+    return replace(told, source=told.source or source)
 
 
-def _kind(given: Mapping[str, Given], network: Network) -> tuple[str, str]:
+def _kind(given: Mapping[str, Given], network: NamedNetwork) -> tuple[str, str]:
     """The kind of data and why; empty where it cannot be told."""
     if "data.kind" in given:
         kind = given["data.kind"].value
-        return (kind if isinstance(kind, str) and kind in fields.kinds() else ""), given["data.kind"].source
+        return (kind if isinstance(kind, str) and kind in KINDS else ""), given["data.kind"].source
     return network.data, f"default of network {network.name}"
 
 
-def _let_go(key: str, given: Mapping[str, Given], kind: str, network: Network, file: str) -> bool:
-    """A choice made by a setting lets go of what the file says for the other choice."""
-    chooser = out_of_place(key, {one: each.value for one, each in given.items()}, kind, network)
-    chosen = given.get(chooser or "")
+def _let_go(key: str, given: Mapping[str, Given], kind: str, network: NamedNetwork, file: str) -> bool:
+    """Whether a choice made by a setting leaves what the file says under a key without a meaning."""
+    chosen = given.get(out_of_place(key, _plain(given), kind, network) or "")
     return chosen is not None and chosen.source != file and given[key].source == file
 
 
@@ -178,24 +180,30 @@ def _values(given: Mapping[str, Given], kind: str) -> tuple[dict[str, Any], list
     """The values in the types of the schema, and the keys that it lacks."""
     values: dict[str, Any] = {}
     problems = []
-    for key, one in given.items():
-        known = fields.find(key, kind)
-        if key == fields.OPTIONS:  # no table, as was told with the network
+    for name, each in given.items():
+        key = fields.find(name, kind)
+        if name == fields.OPTIONS:  # no table: `look_up` has said so
             continue
-        if key.startswith(f"{fields.OPTIONS}."):
-            values[key] = one.value
-        elif key.startswith("data.") and not kind and fields.kinds_with(key):
-            if key == "data.kind":
-                problems.append(wrong_value(fields.known()[key, "zener"], one.value))
-        elif known is None:
-            problems.append(unknown_key(key, kind))
+        if name.startswith(f"{fields.OPTIONS}."):
+            values[name] = each.value
+        elif name.startswith("data.") and not kind and fields.kinds_with(name):
+            if name == "data.kind":
+                problems.append(wrong_value(fields.keys()[name, "zener"], each.value))
+        elif key is None:
+            problems.append(unknown_key(name, kind))
         else:
-            value = fields.fit(one.value, known.takes)
-            if fields.enormous(value):
-                problems.append(wrong_value(known, value, type_fits=True))
+            value = fit(each.value, key.takes)
+            if _enormous(value):
+                problems.append(wrong_value(key, value, type_fits=True))
                 continue
-            values[key] = _placed(value, one.base) if isinstance(value, Path) else value
+            values[name] = _placed(value, each.base) if isinstance(value, Path) else value
     return values, problems
+
+
+def _enormous(value: Any) -> bool:
+    """A number that no count, size or seed can be, and that JSON readers lose digits of."""
+    items = value if isinstance(value, tuple) else (value,)
+    return any(isinstance(item, int) and abs(item) >= 2**53 for item in items)
 
 
 def _placed(path: Path, base: Path) -> Path:
@@ -206,14 +214,14 @@ def _placed(path: Path, base: Path) -> Path:
 
 
 def _valid(values: dict[str, Any], kind: str) -> tuple[Config | None, list[Problem]]:
-    """The configuration; with problems, what it is without the values that have them."""
+    """The configuration. Where values are wrong, the problems, and the configuration without these values."""
     if not kind:
         return None, []
     try:
         return Config.model_validate(_tree(values), strict=True), []
     except ValidationError as error:
         problems = from_schema(error, kind, values)
-    bad = {key for one in problems for key in one.keys}
+    bad = {key for each in problems for key in each.keys}
     rest = {key: value for key, value in values.items() if not {key, key.partition(".")[0]} & bad}
     try:
         return Config.model_validate(_tree(rest), strict=True), problems
@@ -233,7 +241,7 @@ def _tree(values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _all_sources(told: Mapping[str, str], kind: str) -> dict[str, str]:
-    """Why for every key there is, in the order of the schema."""
+    """The source of every key's value, in the order of the schema."""
     everything = [key for key in fields.names() if fields.find(key, kind) and key != fields.OPTIONS]
     options = [key for key in told if key.startswith(f"{fields.OPTIONS}.")]
     place = everything.index("network.name") + 1

@@ -10,19 +10,19 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from torch.utils.data import Dataset
 
-    from laptime.training.config import DataConfig
+    from laptime.training.data.kinds import DataConfig
 
-__all__ = ["Data", "Wanted", "open_data"]
+__all__ = ["Data", "NetworkInput", "open_data"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wanted:
-    """What the network would like to be given."""
+class NetworkInput:
+    """What a network takes, as far as it is known before it is built."""
 
     input: tuple[int, ...] | None  # one sample, without the batch; None: unknown
     classes: int = 0  # 0: unknown, or none
     ids: int = 0  # whole numbers below this; 0: real numbers
-    seed: int = 0  # the training's: of augmentation, never of what is held out
+    seed: int = 0  # the training's, for augmentation; it does not change what is held out
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,11 +39,11 @@ class Data:
     validation: Dataset[Any] | None
     classes: tuple[str, ...] = ()
     facts: dict[str, Any] = field(default_factory=dict)  # for the run's configuration: counts, paths, hashes
-    problems: Callable[[], Sequence[str]] = tuple  # what was skipped so far, in words
+    problems: Callable[[], Sequence[str]] = tuple  # what was skipped so far, a line each
 
 
-def open_data(config: DataConfig, wanted: Wanted) -> Data:
+def open_data(config: DataConfig, wanted: NetworkInput) -> Data:
     """The data that a configuration describes; a `DataError` says in one line what is wrong with it."""
     module = import_module(f"{__name__}.{config.kind}")
-    found: Data = module.open_data(config, wanted)
-    return found
+    opened: Data = module.open_data(config, wanted)
+    return opened

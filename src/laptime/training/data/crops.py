@@ -1,4 +1,4 @@
-"""Which part of an image is seen: its middle, or a random part that is the same whoever asks again."""
+"""Crops of images: the middle, or a random crop that depends only on seed, epoch and index."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ _ATTEMPTS = 10
 _MIDDLE = 224 / 256  # of the shorter side, as networks of 224 pixels are judged on images of 256
 
 CHANCES = 4 * _ATTEMPTS + 1
-"""How many random numbers a part takes: four for each attempt, and one for the mirror."""
+"""Random numbers that a crop takes: four for each attempt, and one for mirroring."""
 
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 
 
-class Part(NamedTuple):
+class Crop(NamedTuple):
     """A rectangle of an image, in pixels, mirrored or not."""
 
     top: int
@@ -31,14 +31,14 @@ class Part(NamedTuple):
     mirrored: bool = False
 
 
-def middle(height: int, width: int) -> Part:
+def middle(height: int, width: int) -> Crop:
     """A square in the middle, a little smaller than the image."""
     side = max(1, round(min(height, width) * _MIDDLE))
-    return Part((height - side) // 2, (width - side) // 2, side, side)
+    return Crop((height - side) // 2, (width - side) // 2, side, side)
 
 
-def random_part(height: int, width: int, chances: Sequence[float], *, mirror: bool) -> Part:
-    """A part of random area and shape at a random place; of images too narrow for that, as much as fits."""
+def random_part(height: int, width: int, chances: Sequence[float], *, mirror: bool) -> Crop:
+    """A crop of random area, shape and place; the largest possible one for very narrow images."""
     mirrored = mirror and chances[-1] < 0.5
     for attempt in range(0, 4 * _ATTEMPTS, 4):
         area, ratio, top, left = chances[attempt : attempt + 4]
@@ -46,14 +46,14 @@ def random_part(height: int, width: int, chances: Sequence[float], *, mirror: bo
         shape = _RATIO[0] * (_RATIO[1] / _RATIO[0]) ** ratio
         across, down = round(math.sqrt(pixels * shape)), round(math.sqrt(pixels / shape))
         if 0 < across <= width and 0 < down <= height:
-            return Part(
+            return Crop(
                 int(top * (height - down + 1)), int(left * (width - across + 1)), down, across, mirrored
             )
     across, down = (
         max(1, min(width, round(height * _RATIO[1]))),
         max(1, min(height, round(width / _RATIO[0]))),
     )
-    return Part((height - down) // 2, (width - across) // 2, down, across, mirrored)
+    return Crop((height - down) // 2, (width - across) // 2, down, across, mirrored)
 
 
 def chances(seed: int, picks: Sequence[int], samples: int) -> list[list[float]]:
@@ -66,12 +66,12 @@ def chances(seed: int, picks: Sequence[int], samples: int) -> list[list[float]]:
     key = _mixed(np.full(len(picks), seed % 2**64, np.uint64))
     key = _mixed(_mixed(key + chosen // count) + chosen % count)
     table = _mixed(key[:, None] + _GOLDEN * np.arange(1, CHANCES + 1, dtype=np.uint64))
-    found: list[list[float]] = ((table >> np.uint64(11)) * 2.0**-53).tolist()
-    return found
+    drawn: list[list[float]] = ((table >> np.uint64(11)) * 2.0**-53).tolist()
+    return drawn
 
 
 def _mixed(number: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    number = number + _GOLDEN  # arrays wrap around without a word, which is wanted
+    number = number + _GOLDEN  # overflow wraps around, as splitmix64 needs
     number = (number ^ (number >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     number = (number ^ (number >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     return number ^ (number >> np.uint64(31))

@@ -9,15 +9,15 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from laptime.errors import MissingExtra
-from laptime.training.config import DigitsData
-from laptime.training.data import Data, Wanted
+from laptime.training.data import Data, NetworkInput
+from laptime.training.data.kinds import DigitsData
 from laptime.training.data.subset import divided
 from laptime.training.data.tensors import Tensors, shaped
 
 _SPLIT = 0  # the held-out digits are the same in every training
 
 
-def open_data(config: DigitsData, wanted: Wanted) -> Data:
+def open_data(config: DigitsData, wanted: NetworkInput) -> Data:
     """The digits with ink 1 on paper 0, a share of each class held out, as large as the network wants."""
     images, labels = _digits()
     form = {None: wanted.input, True: (64,), False: (1, 8, 8)}[config.flat]
@@ -40,9 +40,9 @@ def _digits() -> tuple[Tensor, Tensor]:
         from sklearn.datasets import load_digits  # type: ignore[import-untyped]
     except ImportError:
         raise MissingExtra("scikit-learn", "digits") from None
-    found = load_digits()
-    images = torch.from_numpy(found.images).float().div_(16)  # 4-bit ink, 16 where it is full
-    return images[:, None], torch.from_numpy(found.target).long()
+    digits = load_digits()
+    images = torch.from_numpy(digits.images).float().div_(16)  # 4-bit ink, 16 where it is full
+    return images[:, None], torch.from_numpy(digits.target).long()
 
 
 def _grown(images: Tensor, wanted: tuple[int, ...] | None) -> Tensor:

@@ -16,35 +16,35 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.utils.data import Dataset, get_worker_info
 
-from laptime.training.config import FolderData
-from laptime.training.data import Data, Wanted
+from laptime.training.data import Data, NetworkInput
 from laptime.training.data.crops import chances, middle, random_part
 from laptime.training.data.floats import FLOATS, Bytes, Sent, normalise, shared_bytes
 from laptime.training.data.images import DEVIATION, MEAN, Look, UnreadableImage, decoders, read_into
+from laptime.training.data.kinds import FolderData
 from laptime.training.data.labels import names_of, read_labels
-from laptime.training.data.layout import Listing, classes, held_out, listing, roots
+from laptime.training.data.layout import ImageListing, classes, held_out, listing, roots
 
 _NAMED = 5  # files that a report of problems names
 
 
 class ImageFolder(Dataset[Any]):
-    """Images by class. A random part depends on the seed, the epoch and the index alone.
+    """Images by class. A random crop depends only on the seed, the epoch and the index.
 
     An image that cannot be read is replaced by the next of its class that can, and noted where all processes
     see it.
     """
 
     def __init__(
-        self, found: Listing, look: Look, *, augment: str = "none", seed: int = 0, refuse: bool = False
+        self, listing: ImageListing, look: Look, *, augment: str = "none", seed: int = 0, refuse: bool = False
     ) -> None:
-        self._root, self._look, self._augment = found.root, look, augment
+        self._root, self._look, self._augment = listing.root, look, augment
         self._seed, self._refuse = seed, refuse
         self._as_bytes = False
         # Bytes side by side: a million str objects would be copied into every worker as their counts change.
         self._files: NDArray[np.bytes_] = np.array(
-            [os.fsencode(file) for files in found.images.values() for file in files], np.bytes_
+            [os.fsencode(file) for files in listing.images.values() for file in files], np.bytes_
         )
-        counts = torch.tensor(list(found.counts.values()))
+        counts = torch.tensor(list(listing.counts.values()))
         self.labels = torch.arange(len(counts)).repeat_interleave(counts)
         self._starts, self._counts = (counts.cumsum(0) - counts).tolist(), counts.tolist()
         self._unreadable = torch.zeros(len(self._files), dtype=torch.uint8).share_memory_()
@@ -95,13 +95,15 @@ class ImageFolder(Dataset[Any]):
         else:
             choose = partial(random_part, chances=chance, mirror=self._augment == "crop-flip")
         for turn in range(count):
-            one = start + (index - start + turn) % count
-            if self._unreadable[one]:
+            candidate = start + (index - start + turn) % count
+            if self._unreadable[candidate]:
                 continue
             try:
-                return read_into(out, os.path.join(self._root_bytes, self._files[one]), self._look, choose)
+                return read_into(
+                    out, os.path.join(self._root_bytes, self._files[candidate]), self._look, choose
+                )
             except (OSError, UnreadableImage) as error:
-                self._note(one, error)
+                self._note(candidate, error)
         folder = os.path.dirname(self._path(index))
         raise UnreadableImage(
             f"no image of {folder} can be read; replace them, or list the other classes in data.classes"
@@ -123,9 +125,9 @@ class ImageFolder(Dataset[Any]):
         return os.path.join(self._root, os.fsdecode(self._files[index]))
 
 
-def open_data(config: FolderData, wanted: Wanted) -> Data:
+def open_data(config: FolderData, wanted: NetworkInput) -> Data:
     """The images of the chosen classes; the validation folder, or a share of each class, is held out."""
-    decoders()  # what is missing is said here, not by a worker
+    decoders()  # a missing package is reported here, not by a worker
     path = config.path.expanduser()
     labels = read_labels(config.labels) if config.labels is not None else {}
     root, validation = roots(path)
@@ -151,13 +153,13 @@ def open_data(config: FolderData, wanted: Wanted) -> Data:
     )
 
 
-def _channels(wanted: Wanted) -> int:
+def _channels(wanted: NetworkInput) -> int:
     """Grey for a network of one channel, colour for all others."""
     return 1 if wanted.input is not None and len(wanted.input) == 3 and wanted.input[0] == 1 else 3
 
 
 def _facts(
-    path: Path, validation: Path | None, train: Listing, held: Listing, labels: dict[str, str]
+    path: Path, validation: Path | None, train: ImageListing, held: ImageListing, labels: dict[str, str]
 ) -> dict[str, Any]:
     return {
         "path": str(path),
@@ -172,9 +174,9 @@ def _facts(
 
 
 def _problems(parts: list[ImageFolder]) -> list[str]:
-    found = [file for part in parts for file in part.unreadable()]
-    if not found:
+    unreadable = [file for part in parts for file in part.unreadable()]
+    if not unreadable:
         return []
-    some = ", ".join(found[:_NAMED]) + (", …" if len(found) > _NAMED else "")
-    images = "1 image" if len(found) == 1 else f"{len(found)} images"
+    some = ", ".join(unreadable[:_NAMED]) + (", …" if len(unreadable) > _NAMED else "")
+    images = "1 image" if len(unreadable) == 1 else f"{len(unreadable)} images"
     return [f"{images} could not be read, another of the class was taken instead: {some}"]

@@ -73,8 +73,8 @@ def write_image_folder(
     digits = len(str(classes - 1))
 
     def files() -> Iterator[tuple[str, bytes]]:
-        for number, (label, one) in enumerate(product(range(classes), range(per_class)), start=1):
-            texture = _texture(label, classes, size, np.random.default_rng([seed, label, one]))
+        for number, (label, image) in enumerate(product(range(classes), range(per_class)), start=1):
+            texture = _texture(label, classes, size, np.random.default_rng([seed, label, image]))
             yield f"class{label:0{digits}}/{number:06}.jpg", _encoded(texture, "jpeg")
 
     return _write(path, files())

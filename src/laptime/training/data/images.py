@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from laptime.errors import DataError, MissingExtra
 from laptime.files.read import MIB, read_bytes
-from laptime.training.data.crops import Part
+from laptime.training.data.crops import Crop
 
 Pixels = NDArray[np.uint8]  # (height, width, channels), unless said otherwise
 
@@ -53,7 +53,7 @@ class Look:
     channels: int
 
 
-def read_into(out: Pixels, path: bytes, look: Look, choose: Callable[[int, int], Part]) -> None:
+def read_into(out: Pixels, path: bytes, look: Look, choose: Callable[[int, int], Crop]) -> None:
     """Write the part of an image that `choose(height, width)` names to (channels, size, size)."""
     data = read_bytes(path, most=_MOST_BYTES)
     if not data:
@@ -68,7 +68,7 @@ def read_into(out: Pixels, path: bytes, look: Look, choose: Callable[[int, int],
     cv2.split(sized, list(out))  # into the planes of `out`
 
 
-def _decoded(data: bytes, look: Look, choose: Callable[[int, int], Part]) -> tuple[Pixels, Part]:
+def _decoded(data: bytes, look: Look, choose: Callable[[int, int], Crop]) -> tuple[Pixels, Crop]:
     """The part that is seen, at full size or a fraction, and where in the image it lies."""
     if data[:2] == b"\xff\xd8":
         simplejpeg = decoders()[0]
@@ -84,7 +84,7 @@ def _decoded(data: bytes, look: Look, choose: Callable[[int, int], Part]) -> tup
     return _cut(pixels, part, *pixels.shape[:2]), part
 
 
-def _jpeg(data: bytes, height: int, width: int, part: Part, look: Look) -> Pixels:
+def _jpeg(data: bytes, height: int, width: int, part: Crop, look: Look) -> Pixels:
     fraction = next((f for f in _FACTORS if min(part.height, part.width) >= f * look.size), 1)
     pixels: Pixels = decoders()[0].decode_jpeg(
         data,
@@ -97,7 +97,7 @@ def _jpeg(data: bytes, height: int, width: int, part: Part, look: Look) -> Pixel
     return pixels
 
 
-def _cut(pixels: Pixels, part: Part, height: int, width: int) -> Pixels:
+def _cut(pixels: Pixels, part: Crop, height: int, width: int) -> Pixels:
     """The part, out of an image that may have been decoded at a fraction of its height and width."""
     down, across = pixels.shape[0] / height, pixels.shape[1] / width
     top, left = int(part.top * down), int(part.left * across)

@@ -17,7 +17,7 @@ def read_labels(path: Path) -> dict[str, str]:
     shown = one_line(path)
     try:
         text = read_text(path)
-        found: Any = _READERS.get(path.suffix.lower(), _lines)(text)
+        labels: Any = _READERS.get(path.suffix.lower(), _lines)(text)
     except OSError as error:
         raise DataError(
             f"the label file {shown} cannot be read ({first_line(error)}); correct data.labels"
@@ -26,13 +26,13 @@ def read_labels(path: Path) -> dict[str, str]:
         raise DataError(
             f"the label file {shown} is not what its name says ({first_line(error)}); correct it"
         ) from error
-    if not isinstance(found, dict) or not all(isinstance(name, str) for name in found.values()):
+    if not isinstance(labels, dict) or not all(isinstance(name, str) for name in labels.values()):
         raise DataError(f"the label file {shown} must hold one name for each folder, and nothing else")
-    if not found:
+    if not labels:
         raise DataError(
             f"the label file {shown} is empty; write lines of `folder name`, or leave data.labels"
         )
-    return found
+    return labels
 
 
 def names_of(folders: Sequence[str], labels: dict[str, str], path: Path) -> tuple[str, ...]:
@@ -45,15 +45,15 @@ def names_of(folders: Sequence[str], labels: dict[str, str], path: Path) -> tupl
 
 
 def _lines(text: str) -> dict[str, str]:
-    found: dict[str, str] = {}
+    labels: dict[str, str] = {}
     for number, line in enumerate(text.splitlines(), start=1):
         folder, *name = line.split(maxsplit=1)[:2] or [""]
         if not folder or folder.startswith("#"):
             continue
         if not name:
             raise ValueError(f"line {number} has no name after {folder!r}")
-        found[folder] = name[0].strip()
-    return found
+        labels[folder] = name[0].strip()
+    return labels
 
 
 _READERS = {".toml": parse_toml, ".json": parse_json}

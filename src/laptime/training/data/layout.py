@@ -18,7 +18,7 @@ _VALIDATION = ("val", "validation")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Listing:
+class ImageListing:
     """The images of a folder, class by class, as paths relative to it."""
 
     root: Path
@@ -28,7 +28,7 @@ class Listing:
     @property
     def counts(self) -> dict[str, int]:
         """Images of each class."""
-        return {name: len(found) for name, found in self.images.items()}
+        return {name: len(files) for name, files in self.images.items()}
 
 
 def roots(path: Path) -> tuple[Path, Path | None]:
@@ -48,41 +48,41 @@ def roots(path: Path) -> tuple[Path, Path | None]:
 
 def classes(root: Path, chosen: Sequence[str], labels: dict[str, str]) -> tuple[str, ...]:
     """The class folders, all of them or those chosen by their own names or their readable ones."""
-    found = _folders(root)
-    if not found:
+    folders = _folders(root)
+    if not folders:
         raise DataError(f"{root} has no class folders; put the images of each class into a folder of its own")
     readable = {name: folder for folder, name in labels.items()}
-    wanted = [name if name in found else readable.get(name, name) for name in chosen]
+    wanted = [name if name in folders else readable.get(name, name) for name in chosen]
     for name, folder in zip(chosen, wanted, strict=True):
-        if folder not in found:
-            near = difflib.get_close_matches(name, [*found, *readable], n=1)
-            some = ", ".join(found[:5]) + (", …" if len(found) > 5 else "")
+        if folder not in folders:
+            near = difflib.get_close_matches(name, [*folders, *readable], n=1)
+            some = ", ".join(folders[:5]) + (", …" if len(folders) > 5 else "")
             hint = f"did you mean {near[0]!r}?" if near else f"it has {some}"
             raise DataError(f"{root} has no class {name!r}; {hint}")
         if wanted.count(folder) > 1:
             raise DataError(f"data.classes names {folder!r} twice; name it once")
-    return tuple(wanted or found)
+    return tuple(wanted or folders)
 
 
-def listing(root: Path, names: Sequence[str], *, per_class: int) -> Listing:
+def listing(root: Path, names: Sequence[str], *, per_class: int) -> ImageListing:
     """The images of the named classes, in the order of their names; at most `per_class` of each."""
     images: dict[str, list[str]] = {}
     ignored = 0
     for name in names:
         if not (root / name).is_dir():
             raise DataError(f"{root} has no folder for class {name!r}; add it, or remove {root}")
-        found, others = _images(root / name)
-        if not found:
+        files, others = _images(root / name)
+        if not files:
             raise DataError(
                 f"class {name!r} of {root} has no images; add some, remove the folder, "
                 "or list the other classes in data.classes"
             )
-        images[name] = [f"{name}/{one}" for one in sorted(found)[: per_class or None]]
+        images[name] = [f"{name}/{file}" for file in sorted(files)[: per_class or None]]
         ignored += others
-    return Listing(root=root, images=images, ignored=ignored)
+    return ImageListing(root=root, images=images, ignored=ignored)
 
 
-def held_out(whole: Listing, share: float) -> tuple[Listing, Listing]:
+def held_out(whole: ImageListing, share: float) -> tuple[ImageListing, ImageListing]:
     """(the rest, `share` of each class), by a hash of the names: new files do not move old ones across."""
     rest: dict[str, list[str]] = {}
     held: dict[str, list[str]] = {}
@@ -91,8 +91,8 @@ def held_out(whole: Listing, share: float) -> tuple[Listing, Listing]:
         held[name] = [file for file in files if file in chosen]
         rest[name] = [file for file in files if file not in chosen]
     return (
-        Listing(root=whole.root, images=rest, ignored=whole.ignored),
-        Listing(root=whole.root, images=held, ignored=0),
+        ImageListing(root=whole.root, images=rest, ignored=whole.ignored),
+        ImageListing(root=whole.root, images=held, ignored=0),
     )
 
 
@@ -107,8 +107,10 @@ def _hash(file: str) -> bytes:
 
 def _folders(root: Path) -> list[str]:
     try:
-        with os.scandir(root) as found:
-            return sorted(one.name for one in found if one.is_dir() and not one.name.startswith("."))
+        with os.scandir(root) as entries:
+            return sorted(
+                entry.name for entry in entries if entry.is_dir() and not entry.name.startswith(".")
+            )
     except OSError as error:
         raise DataError(f"{root} cannot be read ({error.strerror}); correct its permissions") from error
 
@@ -118,14 +120,14 @@ def _images(folder: Path, below: str = "") -> tuple[list[str], int]:
     names: list[str] = []
     ignored = 0
     try:
-        with os.scandir(folder / below) as found:
-            for one in found:
-                if one.name.startswith("."):  # such as `._cat.jpg`, which is no image
+        with os.scandir(folder / below) as entries:
+            for entry in entries:
+                if entry.name.startswith("."):  # such as `._cat.jpg`, which is no image
                     continue
-                if os.path.splitext(one.name)[1].lower() in SUFFIXES:
-                    names.append(below + one.name)
-                elif one.is_dir(follow_symlinks=False):
-                    more, others = _images(folder, f"{below}{one.name}/")
+                if os.path.splitext(entry.name)[1].lower() in SUFFIXES:
+                    names.append(below + entry.name)
+                elif entry.is_dir(follow_symlinks=False):
+                    more, others = _images(folder, f"{below}{entry.name}/")
                     names += more
                     ignored += others
                 else:

@@ -40,8 +40,8 @@ class Subset(Dataset[Any]):
     @property
     def labels(self) -> Tensor | None:
         """A class number for each sample, where the dataset has one."""
-        found = getattr(self._dataset, "labels", None)
-        return None if found is None else found[self._indices]
+        labels = getattr(self._dataset, "labels", None)
+        return None if labels is None else labels[self._indices]
 
 
 def folds(
@@ -65,7 +65,7 @@ def folds(
         order = _by_class(torch.zeros(samples) if labels is None else labels, seed)
         fold = torch.empty(samples, dtype=torch.int64)
         fold[order] = torch.arange(samples) % k  # dealt out in turn, class after class
-        pairs = [((fold != one).nonzero()[:, 0], (fold == one).nonzero()[:, 0]) for one in range(k)]
+        pairs = [((fold != part).nonzero()[:, 0], (fold == part).nonzero()[:, 0]) for part in range(k)]
     return [(Subset(dataset, rest), Subset(plain, held)) for rest, held in pairs]
 
 
@@ -73,8 +73,8 @@ def _stretches(samples: int, k: int, reach: int) -> list[tuple[Tensor, Tensor]]:
     """k pairs of sample numbers: a stretch, and all that is further than `reach` away from it."""
     every = torch.arange(samples)
     pairs = []
-    for one in range(k):
-        begin, end = one * samples // k, (one + 1) * samples // k
+    for part in range(k):
+        begin, end = part * samples // k, (part + 1) * samples // k
         rest = every[(every < begin - reach) | (every >= end + reach)]
         if not len(rest):
             raise DataError(

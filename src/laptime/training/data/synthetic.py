@@ -6,12 +6,12 @@ import torch
 from torch import Tensor
 
 from laptime.errors import DataError
-from laptime.training.config import SyntheticData
-from laptime.training.data import Data, Wanted
+from laptime.training.data import Data, NetworkInput
+from laptime.training.data.kinds import SyntheticData
 from laptime.training.data.tensors import Tensors, enough_memory, whole_seed
 
 
-def open_data(config: SyntheticData, wanted: Wanted) -> Data:
+def open_data(config: SyntheticData, wanted: NetworkInput) -> Data:
     """Samples of the shape asked for, or that the network takes, with labels below the number of classes.
 
     Real numbers lie in [0, 1), where every loss takes them. Where the number of classes is not known all

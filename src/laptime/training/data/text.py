@@ -13,8 +13,8 @@ from torch.utils.data import Dataset
 from laptime.errors import DataError
 from laptime.files.read import GIB, read_bytes
 from laptime.files.text import first_line, one_line
-from laptime.training.config import TextData
-from laptime.training.data import Data, Wanted
+from laptime.training.data import Data, NetworkInput
+from laptime.training.data.kinds import TextData
 
 _ASCII, _BYTES = 128, 256
 _OVERLAP = 8  # pieces start every eighth of their length: short texts still make many samples
@@ -45,7 +45,7 @@ class Pieces(Dataset[Any]):
         return pieces[:, :-1].contiguous(), pieces[:, 1:].contiguous()
 
 
-def open_data(config: TextData, wanted: Wanted) -> Data:
+def open_data(config: TextData, wanted: NetworkInput) -> Data:
     """The text in bytes of UTF-8, or in ASCII where the network knows no more; its end is held out."""
     text, replaced = _characters(config, wanted.ids or _BYTES)
     name = str(config.path or "the licence")
@@ -74,7 +74,9 @@ def _characters(config: TextData, ids: int) -> tuple[Tensor, int]:
     if ids >= _BYTES or raw.isascii():
         return _numbers(raw), 0
     text = raw.decode()
-    return _numbers(text.encode("ascii", errors="replace")), sum(not one.isascii() for one in text)
+    return _numbers(text.encode("ascii", errors="replace")), sum(
+        not character.isascii() for character in text
+    )
 
 
 def _numbers(raw: bytes) -> Tensor:

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 from torch.utils.data import Dataset
 
-from laptime.training.config import TreesData
-from laptime.training.data import Data, Wanted
+from laptime.training.data import Data, NetworkInput
+from laptime.training.data.kinds import TreesData
 from laptime.training.data.tensors import whole_seed
 
 PADDING, FALSE, TRUE, NOT, AND, OR = range(6)
@@ -50,7 +50,7 @@ class Trees(Dataset[Any]):
         return batch, self.labels[chosen]
 
 
-def open_data(config: TreesData, wanted: Wanted) -> Data:
+def open_data(config: TreesData, wanted: NetworkInput) -> Data:
     """As many true trees as false ones. No held-out tree is trained on, as long as there are others."""
     trained: set[Tree] = set()
     train = _grow(config.samples, config.depth, whole_seed(config.seed, 0), avoid=trained)
@@ -62,7 +62,7 @@ def open_data(config: TreesData, wanted: Wanted) -> Data:
         classes=("false", "true"),
         facts={
             "largest": max(map(len, train)),
-            "held_out_and_trained_on": sum(one in trained for one in held),
+            "held_out_and_trained_on": sum(tree in trained for tree in held),
         },
     )
 
@@ -94,11 +94,11 @@ def _tree(chance: random.Random, depth: int, target: bool, avoid: set[Tree]) -> 
     while True:
         nodes: list[Node] = []
         _branch(chance, depth, nodes, root=True)
-        found = tuple(nodes)
-        if value(found) == target:
+        tree = tuple(nodes)
+        if value(tree) == target:
             tries += 1
-            if found not in avoid or tries == _TRIES:
-                return found
+            if tree not in avoid or tries == _TRIES:
+                return tree
 
 
 def _branch(chance: random.Random, depth: int, nodes: list[Node], *, root: bool = False) -> int:

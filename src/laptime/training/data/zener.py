@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from torch import Tensor
     from torch.utils.data import TensorDataset
 
-    from laptime.training.config import ZenerData
-    from laptime.training.data import Data, Wanted
+    from laptime.training.data import Data, NetworkInput
+    from laptime.training.data.kinds import ZenerData
 
 __all__ = ["PACK", "SYMBOLS", "cards", "dataset", "open_data"]
 
@@ -71,7 +71,7 @@ def dataset(count: int, *, size: int = 32, noise: float = 0.1, seed: int = 0) ->
     return TensorDataset(*tensors)
 
 
-def open_data(config: ZenerData, wanted: Wanted) -> Data:
+def open_data(config: ZenerData, wanted: NetworkInput) -> Data:
     """Cards dealt once, before the training: drawing takes tens of µs, and no step should wait for it."""
     from laptime.training.data import Data
     from laptime.training.data.tensors import Tensors, enough_memory, shaped, whole_seed

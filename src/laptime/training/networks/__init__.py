@@ -20,9 +20,9 @@ def build(name: str, **options: Any) -> nn.Module:
     """
     from laptime.training.networks.registry import entry
 
-    found = entry(name)
-    classes = {"num_classes": found.classes} if found.classes else {}
-    return found.make(**classes | found.options | options)
+    known = entry(name)
+    classes = {"num_classes": known.classes} if known.classes else {}
+    return known.make(**classes | known.options | options)
 
 
 def names() -> tuple[str, ...]:

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from laptime.training.networks.rbm import RBM, Contrast, contrastive_loss
 from laptime.training.networks.registry import network
-from laptime.training.objectives import Batch, Classification, Criterion, Moment, Part
+from laptime.training.objectives import Batch, Classification, Criterion, Moment, StepLoss
 
 _EAGER = 10.0  # times the learning rate, which is that of the gentle backpropagation afterwards
 
@@ -28,22 +28,24 @@ class GreedyThenGentle(Classification):
     def groups(self, network: nn.Module) -> dict[str, list[nn.Parameter]]:
         """Each machine by itself, and everything that backpropagation reaches: no visible bias."""
         machines = _machines(network)
-        found = {_machine(index): list(machine.parameters()) for index, machine in enumerate(machines)}
+        groups = {_machine(index): list(machine.parameters()) for index, machine in enumerate(machines)}
         visible = {id(machine.visible_bias) for machine in machines}
-        return found | {"all": [one for one in network.parameters() if id(one) not in visible]}
+        return groups | {
+            "all": [parameter for parameter in network.parameters() if id(parameter) not in visible]
+        }
 
     def rate(self, group: str) -> float:
         """The machines learn in larger steps than backpropagation makes: the rate asked for is its own."""
         return 1.0 if group == "all" else _EAGER
 
-    def parts(self, network: nn.Module, batch: Batch, moment: Moment) -> Iterator[Part]:
+    def parts(self, network: nn.Module, batch: Batch, moment: Moment) -> Iterator[StepLoss]:
         """One step of contrastive divergence on one machine, or of backpropagation."""
         index = learned(len(_machines(network)), moment)
         if index is None:
             yield self.judge(network, batch)
             return
         below, contrast = network(batch[0], machine=index)
-        yield Part(loss=contrastive_loss(contrast, below), group=_machine(index))
+        yield StepLoss(loss=contrastive_loss(contrast, below), group=_machine(index))
 
 
 def learned(machines: int, moment: Moment) -> int | None:

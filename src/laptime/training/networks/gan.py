@@ -1,4 +1,4 @@
-"""A generative adversarial network: a generator that learns to fool a discriminator that learns not to be."""
+"""A generative adversarial network: a generator against a discriminator."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from torch.nn import functional as F
 from laptime.training.networks.autoencoder import between_numbers
 from laptime.training.networks.noise import noise
 from laptime.training.networks.registry import network
-from laptime.training.objectives import Batch, Criterion, Moment, Objective, Part
+from laptime.training.objectives import Batch, Criterion, Moment, Objective, StepLoss
 
-Wanted = Literal["scores", "discriminator", "generator", "images"]
+NetworkInput = Literal["scores", "discriminator", "generator", "images"]
 
 
 def energy_distance(left: Tensor, right: Tensor) -> Tensor:
@@ -45,17 +45,17 @@ class Adversarial(Objective):
             "generator": list(network.get_submodule("generator").parameters()),
         }
 
-    def parts(self, network: nn.Module, batch: Batch, moment: Moment) -> Iterator[Part]:
+    def parts(self, network: nn.Module, batch: Batch, moment: Moment) -> Iterator[StepLoss]:
         """Real images should score 1 and made ones 0, says the discriminator; the generator wants a 1."""
         real, made = network(batch[0], want="discriminator")
         loss = self.criterion(real, torch.ones_like(real)) + self.criterion(made, torch.zeros_like(made))
-        yield Part(loss=loss / 2, group="discriminator")
+        yield StepLoss(loss=loss / 2, group="discriminator")
         made = network(batch[0], want="generator")
-        yield Part(loss=self.criterion(made, torch.ones_like(made)), group="generator")
+        yield StepLoss(loss=self.criterion(made, torch.ones_like(made)), group="generator")
 
-    def judge(self, network: nn.Module, batch: Batch) -> Part:
+    def judge(self, network: nn.Module, batch: Batch) -> StepLoss:
         """The energy distance between the batch and generated images."""
-        return Part(loss=energy_distance(batch[0], network(batch[0], want="images")))
+        return StepLoss(loss=energy_distance(batch[0], network(batch[0], want="images")))
 
 
 @network("gan", input=(1, 8, 8), classes=0, data="digits", goal=Adversarial, parameters=281_666)
@@ -95,7 +95,7 @@ class GAN(nn.Module):
             fc=nn.Linear(2 * width * small * small, 1),
         )
 
-    def forward(self, real: Tensor, *, want: Wanted = "scores") -> Tensor | tuple[Tensor, Tensor]:
+    def forward(self, real: Tensor, *, want: NetworkInput = "scores") -> Tensor | tuple[Tensor, Tensor]:
         """Scores of as many made images as real ones are given, with gradients for both players.
 
         What else can be wanted: for the "discriminator", scores of real and of made images, with gradients

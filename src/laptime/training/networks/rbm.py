@@ -11,7 +11,7 @@ from torch.nn import functional as F
 
 from laptime.errors import ConfigError
 from laptime.training.networks.registry import network
-from laptime.training.objectives import Batch, Criterion, Moment, Objective, Part
+from laptime.training.objectives import Batch, Criterion, Moment, Objective, StepLoss
 
 
 class Contrast(NamedTuple):
@@ -21,14 +21,14 @@ class Contrast(NamedTuple):
     logits: Tensor  # the samples given back, as log-odds
 
 
-def contrastive_loss(found: Contrast, samples: Tensor) -> Tensor:
+def contrastive_loss(contrast: Contrast, samples: Tensor) -> Tensor:
     """The gradient of contrastive divergence under the value of the reconstruction error, in nats a pixel.
 
     The energy difference has the right gradient but its value tells nothing: data and chain move together.
     The reconstruction error falls as the machine learns, in training as in validation.
     """
-    energy = found.energy.mean()
-    error = F.binary_cross_entropy_with_logits(found.logits, samples.flatten(1))
+    energy = contrast.energy.mean()
+    error = F.binary_cross_entropy_with_logits(contrast.logits, samples.flatten(1))
     return energy - energy.detach() + error.detach()
 
 
@@ -39,14 +39,14 @@ class ContrastiveDivergence(Objective):
         if criterion is not None:
             raise ConfigError("a Boltzmann machine is trained by contrastive divergence; leave loss.name out")
 
-    def parts(self, network: nn.Module, batch: Batch, moment: Moment) -> Iterator[Part]:
+    def parts(self, network: nn.Module, batch: Batch, moment: Moment) -> Iterator[StepLoss]:
         """One step of contrastive divergence."""
-        yield Part(loss=contrastive_loss(network(batch[0], contrast=True), batch[0]))
+        yield StepLoss(loss=contrastive_loss(network(batch[0], contrast=True), batch[0]))
 
-    def judge(self, network: nn.Module, batch: Batch) -> Part:
+    def judge(self, network: nn.Module, batch: Batch) -> StepLoss:
         """How far the expected reconstruction is from the data, in nats a pixel."""
         samples = batch[0].flatten(1)
-        return Part(loss=F.binary_cross_entropy_with_logits(network(samples), samples))
+        return StepLoss(loss=F.binary_cross_entropy_with_logits(network(samples), samples))
 
 
 @network("rbm", input=(64,), classes=0, data="digits", goal=ContrastiveDivergence, parameters=4_224)

@@ -6,7 +6,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from laptime.training.networks.registry import network
-from laptime.training.objectives import Batch, Criterion, Objective, Part
+from laptime.training.objectives import Batch, Criterion, Objective, StepLoss
 
 _CELLS = {"rnn": nn.RNN, "lstm": nn.LSTM}
 
@@ -20,13 +20,13 @@ class NextCharacter(Objective):
     def __init__(self, criterion: Criterion | None = None) -> None:
         self.criterion = criterion or F.cross_entropy
 
-    def judge(self, network: nn.Module, batch: Batch) -> Part:
+    def judge(self, network: nn.Module, batch: Batch) -> StepLoss:
         """Every position of every sample counts the same."""
         characters, following = batch
         scores = network(characters)
         scores = scores[:, -1] if following.dim() == 1 else scores.flatten(0, 1)
         targets = following.flatten()
-        return Part(loss=self.criterion(scores, targets), scores=scores.detach(), targets=targets)
+        return StepLoss(loss=self.criterion(scores, targets), scores=scores.detach(), targets=targets)
 
 
 @network(

@@ -1,4 +1,4 @@
-"""The zoo's register: a network tells its name, what it takes and what it is trained for, in its own file."""
+"""The register of the zoo: each network's file enters its name, its input and its objective."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def classification(criterion: Criterion | None) -> Objective:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Entry:
+class ZooEntry:
     """What is known of a network before it is built."""
 
     name: str
@@ -38,7 +38,7 @@ class Entry:
     parameters: int = 0  # trainable ones, as published or counted by hand, with the default options
 
 
-_entries: dict[str, Entry] = {}
+_entries: dict[str, ZooEntry] = {}
 
 
 def network(
@@ -55,7 +55,7 @@ def network(
     """Enter a class or function into the zoo under a name. `options` are handed to it by `build`."""
 
     def enter(make: Make) -> Make:
-        _entries[name] = Entry(
+        _entries[name] = ZooEntry(
             name=name,
             make=make,
             options=options,
@@ -71,15 +71,15 @@ def network(
     return enter
 
 
-def entries() -> dict[str, Entry]:
+def entries() -> dict[str, ZooEntry]:
     """Every network, by name. Reads the files of this folder, the first time."""
     folder = import_module("laptime.training.networks")
-    for found in pkgutil.iter_modules(folder.__path__):
-        import_module(f"{folder.__name__}.{found.name}")
+    for module in pkgutil.iter_modules(folder.__path__):
+        import_module(f"{folder.__name__}.{module.name}")
     return dict(sorted(_entries.items()))
 
 
-def entry(name: str) -> Entry:
+def entry(name: str) -> ZooEntry:
     """The named network; an error names the nearest."""
     known = entries()
     if name not in known:

@@ -10,7 +10,7 @@ from torch.nn import functional as F
 from laptime.training.networks.autoencoder import between_numbers
 from laptime.training.networks.noise import noise
 from laptime.training.networks.registry import network
-from laptime.training.objectives import Batch, Criterion, Objective, Part
+from laptime.training.objectives import Batch, Criterion, Objective, StepLoss
 
 
 class VAEOutput(NamedTuple):
@@ -31,13 +31,13 @@ class EvidenceBound(Objective):
     def __init__(self, criterion: Criterion | None = None) -> None:
         self.criterion = between_numbers(criterion, F.binary_cross_entropy_with_logits)
 
-    def judge(self, network: nn.Module, batch: Batch) -> Part:
+    def judge(self, network: nn.Module, batch: Batch) -> StepLoss:
         """The bound, averaged over the batch."""
         samples = batch[0]
         logits, mean, log_variance = network(samples)
         lost = self.criterion(logits, samples) * samples[0].numel()
         told = 0.5 * (mean.square() + log_variance.exp() - log_variance - 1).sum(dim=1).mean()
-        return Part(loss=lost + told)
+        return StepLoss(loss=lost + told)
 
 
 @network("vae", input=(64,), classes=0, data="digits", goal=EvidenceBound, parameters=9_936)

@@ -1,4 +1,4 @@
-"""The small convolutional networks of document B, which tell Zener cards apart."""
+"""Small convolutional networks that tell Zener cards apart."""
 
 from __future__ import annotations
 

@@ -2,37 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
 from laptime.model import ACCOUNTS
-from laptime.views.figures.figure import COLOURS, Figure, axis
+from laptime.runs import AccountSummary
+from laptime.views import palette
+from laptime.views.figures.figure import Figure, axis
+from laptime.views.run_view import RunView
 
 _DUST = 1e-6  # of a step: what rounding leaves of sums
 
 
-def books(found: Mapping[str, Any]) -> Figure | None:
+def books(view: RunView) -> Figure | None:
     """A bar for a training step and one for a validation step, in mean milliseconds."""
-    parts = {
-        name: found[name] for name in ("validation", "train") if found[name] and found[name]["accounted"]
-    }
+    parts = [part for part in (view.validation, view.train) if part is not None and part.accounted]
     if not parts:
         return None
     traces = []
     for account in ACCOUNTS:
-        means = [_mean(part, account.value) for part in parts.values()]
-        if any(
-            mean > _DUST * part["wall_s"]["mean"] for mean, part in zip(means, parts.values(), strict=True)
-        ):
+        means = [_mean(part.accounts[account]) for part in parts]
+        if any(mean > _DUST * part.wall_s.mean for mean, part in zip(means, parts, strict=True)):
             traces.append(
                 {
                     "type": "bar",
                     "orientation": "h",
                     "name": account.value,
-                    "y": [f"{part['noun'] or 'a'} step" for part in parts.values()],
+                    "y": [f"{part.noun or 'a'} step" for part in parts],
                     "x": [mean * 1e3 for mean in means],
-                    "marker": {"color": COLOURS[account.value]},
-                    "hovertemplate": "%{x:.4g} ms<extra>" + account.value + "</extra>",
+                    "marker": {"color": palette.colour(account.value)},
+                    "hovertemplate": "%{x:,.4~r} ms<extra>" + account.value + "</extra>",
                 }
             )
     return Figure(
@@ -51,7 +47,6 @@ def books(found: Mapping[str, Any]) -> Figure | None:
     )
 
 
-def _mean(part: Mapping[str, Any], account: str) -> float:
-    """Seconds; idle time is left out where it is known from traced steps alone, beside the books."""
-    row = next(one for one in part["accounts"] if one["account"] == account)
-    return 0.0 if row["traced"] or not row["seconds"] else max(0.0, float(row["seconds"]["mean"]))
+def _mean(account: AccountSummary) -> float:
+    """Seconds; idle time is left out where it is known from traced steps alone, beside the accounts."""
+    return 0.0 if account.traced or not account.seconds.count else max(0.0, account.seconds.mean)

@@ -56,33 +56,6 @@ class Figure:
         }
 
 
-# The same word has the same colour in every figure and in the books. Okabe and Ito's palette (2008), which
-# the colour-blind can tell apart, darkened where it would vanish on white; all stand out on dark pages too.
-COLOURS = {
-    "forward": "#2a7fc1",
-    "backward": "#d9601a",
-    "update": "#b3609a",
-    "loss": "#a88f00",
-    "data_wait": "#149a73",
-    "copy": "#56a7d8",
-    "communication": "#8c6239",
-    "idle": "#9aa3ad",
-    "host": "#6f7d8c",
-    "instrument": "#e0a526",
-    "unexplained": "#d02f4b",
-}
-MANY = (
-    "#2a7fc1", "#d9601a", "#149a73", "#b3609a", "#e0a526", "#56a7d8", "#8c6239", "#d02f4b", "#6a5acd",
-    "#7a9e1f", "#00838f", "#c2185b",
-)  # fmt: skip
-"""For things that have no colour of their own, such as layers and runs, in this order."""
-
-
-def colour(place: int) -> str:
-    """Of the n-th of many."""
-    return MANY[place % len(MANY)]
-
-
 def packed(values: Any, dtype: str = "f4") -> dict[str, str]:
     """Numbers as Plotly's typed arrays: a third of what they take as decimal text."""
     array = np.ascontiguousarray(np.asarray(values, dtype=dtype))
@@ -124,3 +97,11 @@ def milliseconds(values: Any) -> list[float | None]:
 def axis(title: str, **more: Any) -> dict[str, Any]:
     """An axis with its title."""
     return {"title": {"text": title}, **more}
+
+
+def interval_dots(names: Sequence[str], values: Any, low: Any, high: Any, write: Any, **more: Any) -> Trace:
+    """A dot for each name with its interval; `write` makes the numbers of a figure from arrays."""
+    reach = {"array": write(np.maximum(high - values, 0)), "arrayminus": write(np.maximum(values - low, 0))}
+    bars = {"type": "data", "symmetric": False, "thickness": 1.4, **reach}
+    dots = {"type": "scatter", "mode": "markers", "y": names, "x": write(values), "error_x": bars}
+    return {**dots, **more}

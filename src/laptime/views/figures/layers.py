@@ -2,62 +2,62 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
+from laptime.model import LayerSeconds, Phase
+from laptime.runs import LayerSummary
+from laptime.views import palette
 from laptime.views.figures.figure import (
-    COLOURS,
     Choice,
     Figure,
     Trace,
     apart,
     axis,
-    colour,
     label,
     milliseconds,
     packed,
     short,
 )
-from laptime.views.figures.steps import of, step_axis
+from laptime.views.figures.steps import by, line, of, step_axis
 from laptime.views.step_bins import Digest, Rows
 
-PHASES = ("forward", "backward", "update")
+PHASES = tuple(phase.value for phase in Phase)
 _MOST_BARS = 60
 _MOST_LINES = 12
 _FEW = 60  # points of a line that are marked one by one: more would run into each other
 
-Part = Mapping[str, Any]
 
-
-def layers_together(part: Part, unit: str) -> Figure | None:
-    """Every layer with its phases end to end, the largest first."""
-    timed = sorted((one for one in part["layers"] if one["total_s"]), key=lambda one: -one["total_s"])
+def layers_together(layers: Sequence[LayerSeconds], unit: str, *, how: str = "Mean") -> Figure | None:
+    """Every layer with its phases end to end, the largest first; measured or predicted."""
+    timed = sorted((layer for layer in layers if layer.total_s), key=lambda layer: -layer.total_s)
     if not timed:
         return None
     shown = timed[:_MOST_BARS]
-    names = apart([one["layer"] for one in shown])
+    whole = sum(layer.total_s for layer in layers)
+    names = apart([layer.layer for layer in shown])
     traces = [
         {
             "type": "bar",
             "orientation": "h",
-            "name": phase,
+            "name": phase.value,
             "y": names,
-            "x": milliseconds(one[phase]["median"] if one[phase] else np.nan for one in shown),
-            "customdata": [[label(one["layer"]), one["share"] * 100] for one in shown],
-            "marker": {"color": COLOURS[phase]},
+            "x": milliseconds(layer.seconds(phase) or np.nan for layer in shown),
+            "customdata": [[label(layer.layer), layer.total_s / whole * 100] for layer in shown],
+            "marker": {"color": palette.colour(phase)},
             "hovertemplate": "%{customdata[0]}: %{x} ms, the layer %{customdata[1]:.1f} % of the compute"
             f"<extra>{phase}</extra>",
         }
-        for phase in PHASES
-        if any(one[phase] for one in shown)
+        for phase in Phase
+        if any(layer.seconds(phase) for layer in shown)
     ]
     more = f" The {len(shown)} largest of {len(timed)}." if len(timed) > len(shown) else ""
     return Figure(
         name="layers",
         title=f"All {unit}s together",
-        caption=f"Median milliseconds of each {unit} in a step, by phase; updates are split by parameter "
+        caption=f"{how} milliseconds of each {unit} in a step, by phase; updates are split by parameter "
         f"bytes (allocated).{more}",
         traces=traces,
         layout={
@@ -70,42 +70,42 @@ def layers_together(part: Part, unit: str) -> Figure | None:
     )
 
 
-def forward_against_backward(part: Part, unit: str) -> Figure | None:
+def forward_against_backward(layers: Sequence[LayerSummary], unit: str) -> Figure | None:
     """Two bars for each layer, in the order of the network, with the middle half of their steps."""
-    shown = [one for one in part["layers"] if one["forward"] and one["backward"]]
-    if not shown:
+    both = [layer for layer in layers if layer.forward and layer.backward]
+    if not both:
         return None
-    every = len(shown)
-    shown = sorted(shown, key=lambda one: -one["total_s"])[:_MOST_BARS]
-    order = {one["layer"]: place for place, one in enumerate(part["layers"])}
-    shown.sort(key=lambda one: order[one["layer"]])
+    largest = {layer.layer for layer in sorted(both, key=lambda layer: -layer.total_s)[:_MOST_BARS]}
+    shown = [layer for layer in both if layer.layer in largest]
     traces = []
-    for phase in ("forward", "backward"):
-        medians = np.array([one[phase]["median"] for one in shown])
+    for phase in (Phase.FORWARD, Phase.BACKWARD):
+        times = [found for layer in shown if (found := layer.phase(phase))]
+        medians = np.array([found.median for found in times])
         traces.append(
             {
                 "type": "bar",
-                "name": phase,
-                "x": apart([one["layer"] for one in shown]),
+                "name": phase.value,
+                "x": apart([layer.layer for layer in shown]),
                 "y": milliseconds(medians),
                 "error_y": {
                     "type": "data",
                     "symmetric": False,
-                    "array": milliseconds(np.array([one[phase]["q3"] for one in shown]) - medians),
-                    "arrayminus": milliseconds(medians - np.array([one[phase]["q1"] for one in shown])),
+                    "array": milliseconds(np.array([found.q3 for found in times]) - medians),
+                    "arrayminus": milliseconds(medians - np.array([found.q1 for found in times])),
                     "thickness": 1,
                     "width": 2,
                 },
-                "marker": {"color": COLOURS[phase]},
-                "customdata": [label(one["layer"]) for one in shown],
-                "hovertemplate": "%{customdata}: %{y} ms<extra>" + phase + "</extra>",
+                "marker": {"color": palette.colour(phase)},
+                "customdata": [label(layer.layer) for layer in shown],
+                "hovertemplate": "%{customdata}: %{y} ms<extra>" + phase.value + "</extra>",
             }
         )
+    more = f" The {len(shown)} largest of {len(both)}." if len(both) > len(shown) else ""
     return Figure(
         name="forward-backward",
         title="Forward against backward",
         caption=f"Median milliseconds of each {unit}, in the order of the network; the lines span the middle "
-        f"half of the steps.{f' The {len(shown)} largest of {every}.' if every > len(shown) else ''}",
+        f"half of the steps.{more}",
         traces=traces,
         layout={
             "barmode": "group",
@@ -117,7 +117,7 @@ def forward_against_backward(part: Part, unit: str) -> Figure | None:
 
 
 def over_iterations(digest: Digest, order: Sequence[str], unit: str, marked: str = "") -> Figure | None:
-    """The thesis' layer time over iterations: a line for each layer, one device and phase at a time.
+    """Layer time over the iterations: a line for each layer, one device and phase at a time.
 
     `marked` says which steps have layer times.
     """
@@ -135,11 +135,11 @@ def over_iterations(digest: Digest, order: Sequence[str], unit: str, marked: str
             highest = []
             for place, layer in enumerate(largest):
                 mine = of(rows, rank=rank, layer=layer)
-                steps, seconds = _summed(mine) if phase == "all phases" else _phase(mine, phase)
-                if len(steps):
+                mine = _summed(mine) if phase == "all phases" else of(mine, phase=phase)
+                if len(mine["step"]):
                     shows.append(len(traces))
-                    traces.append(_line(steps, seconds, layer, colour(place)))
-                    highest.append(_top(seconds))
+                    traces.append(_line(mine, layer, palette.nth_colour(place)))
+                    highest.append(_top(mine["seconds"]))
             shows += _slow(digest, rank, phase, largest, traces)
             if shows:
                 words = f"{devices[rank]}, {phase}" if len(ranks) > 1 else phase
@@ -168,20 +168,23 @@ def one_layer(digest: Digest, order: Sequence[str], unit: str) -> Figure | None:
     devices = _devices(digest, ranks)
     traces: list[Trace] = []
     choices = []
+    of_layer = by(rows, "layer")
     for layer in order:
-        mine = of(rows, layer=layer)
+        if layer not in of_layer:
+            continue
+        mine = of_layer[layer]
         shows = []
         highest = [0.0]
         for rank in ranks:
             for phase in PHASES:
-                steps, seconds = _phase(of(mine, rank=rank), phase)
-                if len(steps):
+                timed = of(mine, rank=rank, phase=phase)
+                if len(timed["step"]):
                     shows.append(len(traces))
                     name = f"{devices[rank]}, {phase}" if len(ranks) > 1 else phase
-                    line = _line(steps, seconds, name, COLOURS[phase])
-                    line["line"]["dash"] = ("solid", "dot", "dash", "dashdot")[rank % 4]
-                    traces.append(line)
-                    highest.append(_top(seconds))
+                    drawn = _line(timed, name, palette.colour(phase))
+                    drawn["line"]["dash"] = ("solid", "dot", "dash", "dashdot")[rank % 4]
+                    traces.append(drawn)
+                    highest.append(_top(timed["seconds"]))
         if shows:
             yaxis = axis("ms", range=[0, max(highest) * 1.1])
             choices.append(Choice(name=layer, shows=shows, layout={"yaxis": yaxis}))
@@ -198,9 +201,9 @@ def one_layer(digest: Digest, order: Sequence[str], unit: str) -> Figure | None:
     )
 
 
-def by_time(part: Part) -> list[str]:
+def by_time(layers: Sequence[LayerSeconds]) -> list[str]:
     """The names of the layers, the largest first."""
-    return [one["layer"] for one in sorted(part["layers"], key=lambda one: -(one["total_s"] or 0.0))]
+    return [layer.layer for layer in sorted(layers, key=lambda layer: -layer.total_s)]
 
 
 def _devices(digest: Digest, ranks: Sequence[int]) -> dict[int, str]:
@@ -209,15 +212,11 @@ def _devices(digest: Digest, ranks: Sequence[int]) -> dict[int, str]:
     return {rank: f"{names.get(rank, '')} rank {rank}".strip() for rank in ranks}
 
 
-def _phase(rows: Rows, phase: str) -> tuple[Any, Any]:
-    mine = of(rows, phase=phase)
-    return mine["step"], mine["seconds"]
-
-
-def _summed(rows: Rows) -> tuple[Any, Any]:
+def _summed(rows: Rows) -> Rows:
     """The phases of each bin together, at the place of its first."""
     bins, first, place = np.unique(rows["bin"], return_index=True, return_inverse=True)
-    return rows["step"][first], np.bincount(place, rows["seconds"], minlength=len(bins))
+    seconds = np.bincount(place, rows["seconds"], minlength=len(bins))
+    return {name: column[first] for name, column in rows.items()} | {"seconds": seconds}
 
 
 def _top(seconds: Any) -> float:
@@ -226,17 +225,17 @@ def _top(seconds: Any) -> float:
     return float(min(usual.max(), 2.5 * np.quantile(usual, 0.9))) or 1e-3
 
 
-def _line(steps: Any, seconds: Any, name: str, tint: str) -> Trace:
+def _line(rows: Rows, name: str, tint: str) -> Trace:
+    steps = rows["step"]
     return {
         "type": "scatter",
         "mode": "lines" if len(steps) > _FEW else "lines+markers" if len(steps) > 1 else "markers",
         "name": short(name),
         "meta": label(name),
-        "x": packed(steps),
-        "y": packed(np.asarray(seconds) * 1e3),
+        **line(rows, rows["seconds"] * 1e3),
         "line": {"color": tint, "width": 1.4 if len(steps) > _FEW else 0.8},
         "marker": {"color": tint, "size": 5},
-        "hovertemplate": "step %{x}: %{y:.4g} ms<extra>%{meta}</extra>",
+        "hovertemplate": "step %{x}: %{y:,.4~r} ms<extra>%{meta}</extra>",
     }
 
 
@@ -266,9 +265,9 @@ def _slow(digest: Digest, rank: int, phase: str, layers: Sequence[str], traces: 
             "marker": {
                 "symbol": "x",
                 "size": 6,
-                "color": [colour(list(layers).index(name)) for name in rows["layer"]],
+                "color": [palette.nth_colour(list(layers).index(name)) for name in rows["layer"]],
             },
-            "hovertemplate": "step %{x}: %{y:.4g} ms<extra>%{customdata}</extra>",
+            "hovertemplate": "step %{x}: %{y:,.4~r} ms<extra>%{customdata}</extra>",
         }
     )
     return [len(traces) - 1]

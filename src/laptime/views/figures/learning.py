@@ -6,12 +6,13 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from laptime.views.figures.figure import COLOURS, Choice, Figure, Trace, axis, colour, label, packed
-from laptime.views.figures.steps import of
+from laptime.views import palette
+from laptime.views.figures.figure import Choice, Figure, Trace, axis, label, packed
+from laptime.views.figures.steps import line, of
 from laptime.views.step_bins import Digest, Rows
 
 _SCALES = {"at_s": "seconds", "step": "step", "epoch": "epoch"}
-_TINTS = {"train": COLOURS["forward"], "validation": COLOURS["backward"]}
+_TINTS = {"train": palette.colour("forward"), "validation": palette.colour("backward")}
 _TITLES = {"loss": "loss", "top1": "top-1", "topn": "top-n"}
 
 
@@ -36,7 +37,7 @@ def loss(learning: Rows) -> Figure | None:
                 "name": "loss is no number",
                 "x": packed(mine[scale]),
                 "y": packed(np.zeros(len(mine[scale]))),
-                "marker": {"color": COLOURS["unexplained"], "symbol": "x", "size": 8},
+                "marker": {"color": palette.colour("unexplained"), "symbol": "x", "size": 8},
                 "hovertemplate": "%{x:.4g}<extra>loss is no number</extra>",
             }
         )
@@ -85,7 +86,7 @@ def _traces(runs: Mapping[str, Rows], metrics: Sequence[str]) -> tuple[list[Trac
                 name = " ".join(
                     filter(None, (label(run), stage, _TITLES[metric] if len(metrics) > 1 else ""))
                 )
-                tint = colour(place) if run else _TINTS[stage]
+                tint = palette.nth_colour(place) if run else _TINTS[stage]
                 dashed = stage == "validation" if run else metric == "topn"
                 for scale in _SCALES:
                     scales[scale].append(len(traces))
@@ -94,8 +95,7 @@ def _traces(runs: Mapping[str, Rows], metrics: Sequence[str]) -> tuple[list[Trac
                             "type": "scatter",
                             "mode": "lines+markers" if stage == "validation" or len(values) < 3 else "lines",
                             "name": name,
-                            "x": packed(mine[scale]),
-                            "y": packed(values),
+                            **line(mine, values, scale),
                             "line": {"color": tint, "width": 1.6, "dash": "dot" if dashed else "solid"},
                             "hovertemplate": "%{y:.4g}",
                         }

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 from laptime.model import Workload
-from laptime.views import format
-from laptime.views.figures.figure import COLOURS, Figure, Trace, axis, label, packed
+from laptime.views import format, palette
+from laptime.views.figures.figure import Figure, Trace, axis, label, packed
 from laptime.views.one_step import OneStep
 
 _MIB = 2.0**20
@@ -20,14 +20,14 @@ _STATIC = ("parameters", "buffers", "state", "inputs")
 def memory(one: OneStep, workload: Workload | None) -> Figure | None:
     """Mebibytes over milliseconds; None where nothing is known."""
     # CUDA's allocator knows all that it gave out; on the CPU a trace counts from its own start.
-    whole = one.step["device"].startswith("cuda")
+    whole = one.device.startswith("cuda")
     static = sum(getattr(workload.memory, name) for name in _STATIC) if workload is not None else 0
     below = static if whole else 0
     traces = [*_measured(one), *(_estimated(one, workload, below) if workload is not None else ())]
     if not traces:
         return None
     known = []
-    if any(row["memory_bytes"] is not None for row in one.layers):
+    if any(row.memory_bytes is not None for row in one.layers):
         known.append(
             "Measured: the most that was allocated while a layer ran, "
             + ("as CUDA's allocator counts it." if whole else "beyond what was there when the trace began.")
@@ -45,7 +45,7 @@ def memory(one: OneStep, workload: Workload | None) -> Figure | None:
         caption=" ".join(known),
         traces=traces,
         layout={
-            "xaxis": axis("ms", range=[0, one.step["wall_s"] * 1e3]),
+            "xaxis": axis("ms", range=[0, one.wall_s * 1e3]),
             "yaxis": axis("MiB", rangemode="tozero"),
             "hovermode": "closest",
         },
@@ -53,9 +53,7 @@ def memory(one: OneStep, workload: Workload | None) -> Figure | None:
 
 
 def _measured(one: OneStep) -> list[Trace]:
-    rows = sorted(
-        (row for row in one.layers if row["memory_bytes"] is not None), key=lambda row: row["start_s"]
-    )
+    rows = sorted((row for row in one.layers if row.memory_bytes is not None), key=lambda row: row.start_s)
     if not rows:
         return []
     return [
@@ -63,12 +61,12 @@ def _measured(one: OneStep) -> list[Trace]:
             "type": "scatter",
             "mode": "lines",
             "name": "measured",
-            "line": {"shape": "hv", "color": COLOURS["backward"], "width": 1.6},
+            "line": {"shape": "hv", "color": palette.colour("backward"), "width": 1.6},
             "fill": "tozeroy",
-            "fillcolor": COLOURS["backward"] + "22",
-            "x": packed([(row["start_s"] - one.start_s) * 1e3 for row in rows]),
-            "y": packed([row["memory_bytes"] / _MIB for row in rows]),
-            "customdata": [label(f"{row['layer']}, {row['phase']}") for row in rows],
+            "fillcolor": palette.colour("backward") + "22",
+            "x": packed([(row.start_s - one.start_s) * 1e3 for row in rows]),
+            "y": packed([(row.memory_bytes or 0) / _MIB for row in rows]),
+            "customdata": [label(f"{row.layer}, {row.phase}") for row in rows],
             "hovertemplate": "%{y:,.4g} MiB in %{customdata}<extra>measured</extra>",
         }
     ]
@@ -97,7 +95,7 @@ def _estimated(one: OneStep, workload: Workload, below: int) -> list[Trace]:
             "type": "scatter",
             "mode": "lines",
             "name": "estimated",
-            "line": {"shape": "hv", "color": COLOURS["forward"], "width": 1.4},
+            "line": {"shape": "hv", "color": palette.colour("forward"), "width": 1.4},
             "x": packed(np.maximum.accumulate(at)),
             "y": packed(size),
             "customdata": names,
@@ -110,5 +108,5 @@ def _spans(one: OneStep) -> Mapping[tuple[str, str], tuple[float, float]]:
     """Start and length of each layer's phases since the step began."""
     found: dict[tuple[str, Any], tuple[float, float]] = {}
     for row in one.layers:
-        found[row["layer"], str(row["phase"])] = (row["start_s"] - one.start_s, row["seconds"])
+        found[row.layer, row.phase.value] = (row.start_s - one.start_s, row.seconds)
     return found

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from laptime.views.figures.figure import COLOURS, Figure, axis
+from laptime.views import palette
+from laptime.views.figures.figure import Figure, axis
 from laptime.views.step_bins import Digest
 
 _FEWEST = 5  # bare steps; fewer say nothing
@@ -24,7 +25,7 @@ def profiling(digest: Digest) -> Figure | None:
             "q3": [rows["q3_s"][place] * 1e3],
             "lowerfence": [rows["low_s"][place] * 1e3],
             "upperfence": [rows["high_s"][place] * 1e3],
-            "marker": {"color": COLOURS["instrument" if marked else "host"]},
+            "marker": {"color": palette.colour("instrument" if marked else "host")},
         }
         for place, marked in enumerate(rows["marked"])
     ]
@@ -33,7 +34,7 @@ def profiling(digest: Digest) -> Figure | None:
         title="With against without profiling",
         caption="All steps with layer marks and all bare steps of the training, wherever they fell: the box "
         "is the middle half, the whiskers reach from the 5th to the 95th percentile. Where steps change over "
-        "the training, the boxes differ by that as well. The thesis' profiler added 235 to 245 %.",
+        "the training, the boxes differ by that as well.",
         traces=traces,
         layout={"xaxis": axis("ms"), "yaxis": {"automargin": True}, "showlegend": False},
         height=220,

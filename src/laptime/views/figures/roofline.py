@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
-from laptime.model import Workload
-from laptime.views.figures.figure import COLOURS, Figure, Trace, axis, label, packed, short
+from laptime.model import Phase, Workload
+from laptime.runs import LayerSummary
+from laptime.views import palette
+from laptime.views.figures.figure import Figure, Trace, axis, label, packed, short
 
 _NAMED = 3  # points of each phase
 _ROOM = (0.45, 0.12)  # decades beside and below a point that a name of twenty letters takes
@@ -27,7 +28,7 @@ class Ceiling:
     source: str
 
 
-def roofline(part: Mapping[str, Any], workload: Workload, ceiling: Ceiling | None) -> Figure | None:
+def roofline(layers: Sequence[LayerSummary], workload: Workload, ceiling: Ceiling | None) -> Figure | None:
     """A point for each layer and pass that computes: FLOP/s over FLOPs a byte."""
     work: dict[tuple[str, str], tuple[int, int]] = {}
     for one in workload.operations:
@@ -35,16 +36,16 @@ def roofline(part: Mapping[str, Any], workload: Workload, ceiling: Ceiling | Non
         work[one.layer, one.phase.value] = (flops + one.flops, moved + one.moved)
     traces: list[Trace] = []
     reach = [1e30, 0.0]
-    for phase in ("forward", "backward"):
+    for phase in (Phase.FORWARD, Phase.BACKWARD):
         points: list[Point] = []
-        for layer in part["layers"]:
-            flops, moved = work.get((layer["layer"], phase), (0, 0))
-            seconds = (layer[phase] or {}).get("median")
-            if flops and moved and seconds:
-                points.append((flops / moved, flops / seconds, layer["layer"], seconds))
+        for layer in layers:
+            flops, moved = work.get((layer.layer, phase.value), (0, 0))
+            times = layer.phase(phase)
+            if flops and moved and times and times.median:
+                points.append((flops / moved, flops / times.median, layer.layer, times.median))
         if points:
             reach = [min(reach[0], *(one[0] for one in points)), max(reach[1], *(one[0] for one in points))]
-            traces.append(_points(points, phase))
+            traces.append(_points(points, phase.value))
     if not traces:
         return None
     if ceiling is not None:
@@ -90,16 +91,17 @@ def _points(points: list[Point], phase: str) -> Trace:
         "text": [short(one[2], 20) if one in named else "" for one in points],
         # Forward and backward of a layer lie close to each other.
         "textposition": "top center" if phase == "forward" else "bottom center",
-        "textfont": {"size": 11, "color": COLOURS[phase]},
+        "textfont": {"size": 11, "color": palette.colour(phase)},
         "x": packed([one[0] for one in points], "f8"),
         "y": packed([one[1] for one in points], "f8"),
         "customdata": [[label(one[2]), one[3] * 1e3] for one in points],
         "marker": {
-            "color": COLOURS[phase],
+            "color": palette.colour(phase),
             "size": [6 + 16 * float(np.sqrt(one[3] / longest)) for one in points],
             "opacity": 0.75,
         },
-        "hovertemplate": "%{customdata[0]}: %{y:.3s}FLOP/s at %{x:.3g} FLOPs a byte, %{customdata[1]:.4g} ms"
+        "hovertemplate": "%{customdata[0]}: %{y:.3s}FLOP/s at %{x:.3g} FLOPs a byte, "
+        "%{customdata[1]:,.4~r} ms"
         f"<extra>{phase}</extra>",
     }
 

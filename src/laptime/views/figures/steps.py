@@ -6,14 +6,15 @@ from typing import Any
 
 import numpy as np
 
-from laptime.model import ACCOUNTS, Account
-from laptime.views.figures.figure import COLOURS, Figure, Trace, axis, colour, label, milliseconds, packed
-from laptime.views.step_bins import Digest, Rows
+from laptime.model import ACCOUNTS, COMPUTE, Statistics
+from laptime.views import palette
+from laptime.views.figures.figure import Figure, Trace, axis, label, milliseconds, packed
+from laptime.views.step_bins import Column, Digest, Rows
+from laptime.views.time_units import figures
 
-_COMPUTE = (Account.FORWARD, Account.LOSS, Account.BACKWARD, Account.UPDATE)
 _COMPUTING = "compute accounts"
+_EDGE = 0.01  # of a step
 _DUST = 1e-6  # of the time: what rounding leaves of sums
-THESIS_UNEXPLAINED = (0.38, 0.54)  # of an iteration, by its own account (mission, A)
 
 
 def of(rows: Rows, **wanted: Any) -> Rows:
@@ -23,6 +24,47 @@ def of(rows: Rows, **wanted: Any) -> Rows:
     for name, value in wanted.items():
         here &= rows[name] == value
     return {name: column[here] for name, column in rows.items()}
+
+
+def by(rows: Rows, name: str) -> dict[Any, Rows]:
+    """The rows of each value of a column: one sort, however many values there are."""
+    values, place = np.unique(rows[name], return_inverse=True)
+    order = np.argsort(place, kind="stable")
+    parts = np.split(order, np.flatnonzero(np.diff(place[order])) + 1)
+    return {
+        value: {column: array[part] for column, array in rows.items()}
+        for value, part in zip(values.tolist(), parts, strict=False)
+    }
+
+
+def line(rows: Rows, values: Column, scale: str = "step") -> Trace:
+    """A line's `x` and `y`, broken where steps of the other stage lie between two points."""
+    gaps = np.flatnonzero(rows["after_gap"])
+    return {
+        "x": packed(np.insert(rows[scale].astype(float), gaps, rows[scale][gaps])),
+        "y": packed(np.insert(np.asarray(values, dtype=float), gaps, np.nan)),
+    }
+
+
+def _band(rows: Rows) -> Trace:
+    """The middle half of the steps as one closed shape between two gaps."""
+    x: list[float] = []
+    y: list[float] = []
+    for part in np.split(np.arange(len(rows["step"])), np.flatnonzero(rows["after_gap"])):
+        x += [*rows["step"][part], *rows["step"][part][::-1], np.nan]
+        y += [*rows["q1_s"][part], *rows["q3_s"][part][::-1], np.nan]
+    return {"x": packed(np.array(x)), "y": packed(np.array(y) * 1e3)}
+
+
+def _stacked(rows: Rows, values: Column) -> Trace:
+    """A stack falls to nothing where steps of the other stage lie between: it knows no gaps."""
+    gaps = np.flatnonzero(rows["after_gap"])
+    edges = np.stack([rows["step"][gaps - 1] + _EDGE, rows["step"][gaps] - _EDGE], axis=1).ravel()
+    twice = np.repeat(gaps, 2)
+    return {
+        "x": packed(np.insert(rows["step"].astype(float), twice, edges)),
+        "y": packed(np.insert(np.asarray(values, dtype=float), twice, 0.0)),
+    }
 
 
 def frame(rows: Rows, column: str = "median_s") -> dict[str, Any]:
@@ -52,7 +94,7 @@ def _beyond(rows: Rows, column: str = "median_s") -> str:
         return ""
     most = float(np.nanmax(values))
     where = "one place" if out == 1 else f"{out} places"
-    return f" The line leaves the frame in {where}, up to {most:,.4g} ms: a double click shows all of it."
+    return f" The line leaves the frame in {where}, up to {figures(most)} ms: a double click shows all of it."
 
 
 def _ranks(rows: Rows) -> list[int]:
@@ -76,20 +118,18 @@ def step_time(digest: Digest) -> Figure | None:
     yaxis = frame(rows)
     for place, rank in enumerate(_ranks(rows)):
         mine = of(rows, rank=rank)
-        tint = colour(place)
+        tint = palette.nth_colour(place)
         title = _device(mine, rank, alone=len(_ranks(rows)) == 1)
-        band = {"x": packed(mine["step"]), "mode": "lines", "line": {"width": 0}, "hoverinfo": "skip"}
+        band = {"mode": "lines", "line": {"width": 0}, "fill": "toself", "fillcolor": tint + "44"}
         group = {"legendgroup": f"{rank}", "type": "scatter"}
         traces += [
-            {**group, **band, "y": packed(mine["q1_s"] * 1e3), "showlegend": False},
-            {**group, **band, "y": packed(mine["q3_s"] * 1e3), "fill": "tonexty", "fillcolor": tint + "44"}
-            | {"showlegend": False},
-            {**group, "x": packed(mine["step"]), "y": packed(mine["median_s"] * 1e3)}
+            {**group, **_band(mine), **band, "hoverinfo": "skip", "showlegend": False},
+            {**group, **line(mine, mine["median_s"] * 1e3)}
             | {
                 "mode": "lines" if len(mine["step"]) > 1 else "markers",
                 "name": title,
                 "line": {"color": tint, "width": 1.6},
-                "hovertemplate": "step %{x}: %{y:.4g} ms",
+                "hovertemplate": "step %{x}: %{y:,.4~r} ms",
             },
         ]
     slow = of(digest.slow_steps, stage=digest.stage.value)
@@ -107,7 +147,7 @@ def step_time(digest: Digest) -> Figure | None:
                     "y": packed(np.minimum(walls, top * 0.98)),
                     "customdata": milliseconds(mine["wall_s"]),
                     "marker": {
-                        "color": COLOURS["idle" if traced else "unexplained"],
+                        "color": palette.colour("idle" if traced else "unexplained"),
                         "size": 7,
                         "symbol": ["triangle-up" if wall > top else "x" for wall in walls],
                     },
@@ -141,10 +181,9 @@ def accounts_over_steps(digest: Digest) -> Figure | None:
             "mode": "lines",
             "stackgroup": "books",
             "name": account.value,
-            "x": packed(rows["step"]),
-            "y": packed(np.nan_to_num(rows[account.column]).clip(0) * 1e3),
-            "line": {"width": 0.5, "color": COLOURS[account.value]},
-            "hovertemplate": "%{y:.4g} ms",
+            **_stacked(rows, np.nan_to_num(rows[account.column]).clip(0) * 1e3),
+            "line": {"width": 0.5, "color": palette.colour(account.value)},
+            "hovertemplate": "%{y:,.4~r} ms",
         }
         for account in ACCOUNTS
         if np.nansum(rows[account.column]) > _DUST * np.nansum(rows["mean_s"])
@@ -160,15 +199,15 @@ def accounts_over_steps(digest: Digest) -> Figure | None:
 
 
 def total_against_profiled(digest: Digest) -> Figure | None:
-    """The thesis' comparison: how long an iteration took, and how much of that is charged to something."""
+    """How long an iteration took, and how much of that is charged to something."""
     rows = _lowest_rank(digest)
     if rows is None or not len(digest.layers["layer"]):
         return None
     compute, explained = _charged(rows)
     lines = {
         "total (wall time)": (rows["mean_s"], "#6f7d8c", "solid"),
-        "explained by accounts": (explained, COLOURS["data_wait"], "dot"),
-        _COMPUTING: (compute, COLOURS["forward"], "solid"),
+        "explained by accounts": (explained, palette.colour("data_wait"), "dot"),
+        _COMPUTING: (compute, palette.colour("forward"), "solid"),
     }
     return Figure(
         name="total-profiled",
@@ -181,10 +220,9 @@ def total_against_profiled(digest: Digest) -> Figure | None:
                 "type": "scatter",
                 "mode": "lines",
                 "name": name,
-                "x": packed(rows["step"]),
-                "y": packed(values * 1e3),
+                **line(rows, values * 1e3),
                 "line": {"color": tint, "dash": dash, "width": 1.6},
-                "hovertemplate": "%{y:.4g} ms",
+                "hovertemplate": "%{y:,.4~r} ms",
             }
             for name, (values, tint, dash) in lines.items()
         ],
@@ -203,21 +241,18 @@ def percentage_error(digest: Digest) -> Figure | None:
             "in no account (unexplained)": ((rows["mean_s"] - explained) / rows["mean_s"], "unexplained"),
             f"not in {_COMPUTING}": ((rows["mean_s"] - compute) / rows["mean_s"], "forward"),
         }
-    low, high = (share * 100 for share in THESIS_UNEXPLAINED)
     return Figure(
         name="percentage-error",
         title="Percentage error",
-        caption="How far what is charged falls short of the iteration's time. The thesis could not explain "
-        f"{low:.0f} to {high:.0f} % (shaded). Not in compute accounts: data, copies, communication, Python, "
-        "the recorder.",
+        caption="How far what is charged falls short of the iteration's time. Not in compute accounts: data, "
+        "copies, communication, Python, the recorder.",
         traces=[
             {
                 "type": "scatter",
                 "mode": "lines",
                 "name": name,
-                "x": packed(rows["step"]),
-                "y": packed(np.where(np.abs(share) < 1e-9, 0.0, share) * 100),
-                "line": {"color": COLOURS[tint], "width": 1.6},
+                **line(rows, np.where(np.abs(share) < 1e-9, 0.0, share) * 100),
+                "line": {"color": palette.colour(tint), "width": 1.6},
                 "hovertemplate": "%{y:.2f} %",
             }
             for name, (share, tint) in shares.items()
@@ -226,45 +261,33 @@ def percentage_error(digest: Digest) -> Figure | None:
             "xaxis": step_axis(digest),
             "yaxis": axis("% of the iteration", range=[-2, 100]),
             "hovermode": "x unified",
-            "shapes": [
-                {
-                    "type": "rect",
-                    "xref": "paper",
-                    "x0": 0,
-                    "x1": 1,
-                    "y0": low,
-                    "y1": high,
-                    "line": {"width": 0},
-                }
-                | {"fillcolor": "#d02f4b", "opacity": 0.10, "layer": "below"}
-            ],
         },
     )
 
 
 def _charged(rows: Rows) -> tuple[Any, Any]:
     """Seconds in the accounts that layers and the loss compute in, and seconds in any account."""
-    compute = np.sum([np.nan_to_num(rows[one.column]) for one in _COMPUTE], axis=0)
+    compute = np.sum([np.nan_to_num(rows[one.column]) for one in COMPUTE], axis=0)
     if not np.isnan(rows["idle_s"]).all():  # on traced steps idle time was taken out of the phases
         compute = compute + np.nan_to_num(rows["idle_s"])
     return compute, rows["mean_s"] - rows["unexplained_s"]
 
 
-def spread(digest: Digest, wall: dict[str, Any]) -> Figure | None:
+def spread(digest: Digest, wall: Statistics | None) -> Figure | None:
     """How often a step took how long, with the median and the middle half."""
     rows = digest.spread
-    if not len(rows["bin"]) or not wall or not wall["mean"] or wall["count"] < 2:
+    if not len(rows["bin"]) or wall is None or not wall.mean or wall.count < 2:
         return None
     low, high = float(rows["lo"][0]) * 1e3, float(rows["hi"][0]) * 1e3
     width = (high - low) / 80 or 1e-6
     counts = np.zeros(80)
     counts[rows["bin"].astype(int)] = rows["count"]
-    half = {"type": "rect", "yref": "paper", "y0": 0, "y1": 1, "x0": wall["q1"] * 1e3, "x1": wall["q3"] * 1e3}
-    middle = {"type": "line", "yref": "paper", "y0": 0, "y1": 1, "x0": wall["median"] * 1e3}
+    half = {"type": "rect", "yref": "paper", "y0": 0, "y1": 1, "x0": wall.q1 * 1e3, "x1": wall.q3 * 1e3}
+    middle = {"type": "line", "yref": "paper", "y0": 0, "y1": 1, "x0": wall.median * 1e3}
     return Figure(
         name="spread",
         title="Spread of step times",
-        caption=f"{wall['noise'].capitalize()}: the line is the median, shaded is the middle half. "
+        caption=f"{wall.noise.capitalize()}: the line is the median, shaded is the middle half. "
         "The last bar counts all that were slower.",
         traces=[
             {
@@ -272,8 +295,8 @@ def spread(digest: Digest, wall: dict[str, Any]) -> Figure | None:
                 "x": packed(low + width * (np.arange(80) + 0.5)),
                 "y": packed(counts),
                 "width": width,
-                "marker": {"color": COLOURS["forward"]},
-                "hovertemplate": "%{y} steps near %{x:.4g} ms<extra></extra>",
+                "marker": {"color": palette.colour("forward")},
+                "hovertemplate": "%{y} steps near %{x:,.4~r} ms<extra></extra>",
             }
         ],
         layout={
@@ -283,7 +306,7 @@ def spread(digest: Digest, wall: dict[str, Any]) -> Figure | None:
             "showlegend": False,
             "shapes": [
                 half | {"fillcolor": "#e0a526", "opacity": 0.18, "line": {"width": 0}, "layer": "below"},
-                middle | {"x1": wall["median"] * 1e3, "line": {"color": "#d9601a", "width": 2}},
+                middle | {"x1": wall.median * 1e3, "line": {"color": "#d9601a", "width": 2}},
             ],
         },
         height=260,

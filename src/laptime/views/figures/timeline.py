@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from dataclasses import dataclass
 
 from laptime.files.text import one_line
-from laptime.model import ACCOUNTS
-from laptime.views.figures.figure import COLOURS, Figure, Trace, axis, label, short
+from laptime.model import KernelTime, LayerTime
+from laptime.views import format, palette
+from laptime.views.figures.figure import Figure, Trace, axis, label, short
 from laptime.views.one_step import OneStep
 
 _MOST_KERNELS = 1500
@@ -20,24 +21,33 @@ _GAP = 1e-3  # of the step; shorter ones would not be seen
 _DEEPEST = 3  # operators inside operators inside operators; more would be thin lines
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Bar:
+    """A layer, a gap between layers, a kernel or an operator."""
+
+    name: str
+    inside: str  # its layer and phase
+    tint: str
+    start_s: float
+    seconds: float
+
+
 def timeline(one: OneStep) -> Figure:
     """Bars over milliseconds since the step began."""
-    lanes: dict[str, list[dict[str, Any]]] = {}
-    for row in one.layers:
-        lanes.setdefault(f"layers {row['phase']}", []).append(
-            row | {"name": row["layer"], "tint": row["phase"]}
-        )
+    lanes: dict[str, list[_Bar]] = {}
+    for layer in one.layers:
+        lanes.setdefault(f"layers {layer.phase}", []).append(_bar(layer, layer.layer, layer.phase))
     if gaps := _gaps(one):
         lanes[OUTSIDE] = gaps
-    kernels = sorted(one.kernels, key=lambda row: -row["seconds"])[:_MOST_KERNELS]
-    streams = sorted({row["stream"] for row in kernels})
-    for row, depth in _depths(kernels):
+    kernels = sorted(one.kernels, key=lambda kernel: -kernel.seconds)[:_MOST_KERNELS]
+    streams = sorted({kernel.stream for kernel in kernels})
+    for kernel, depth in _depths(kernels):
         if depth < _DEEPEST:
-            kind = "operators" if row["kind"] == "operator" else "kernels"
-            many = f" {streams.index(row['stream'])}" if len(streams) > 1 else ""
+            kind = "operators" if kernel.kind == "operator" else "kernels"
+            many = f" {streams.index(kernel.stream)}" if len(streams) > 1 else ""
             deep = f" ({depth})" if depth else ""
-            tint = row["phase"] if row["phase"] in COLOURS else "host"
-            lanes.setdefault(f"{kind}{many}{deep}", []).append(row | {"tint": tint})
+            tint = kernel.phase if kernel.phase in palette.ACCOUNTS else "host"
+            lanes.setdefault(f"{kind}{many}{deep}", []).append(_bar(kernel, kernel.name, tint))
     left = len(one.kernels) - len(kernels)
     more = f" The {len(kernels)} longest kernels; {left} shorter ones are left out." if left else ""
     traced = (
@@ -47,13 +57,13 @@ def timeline(one: OneStep) -> Figure:
     )
     return Figure(
         name="timeline",
-        title=f"Step {one.step['step']}, from its start to its end",
-        caption=f"{one.step['wall_s'] * 1e3:.4g} ms of {one_line(one.step['device'])}. Drag to look closer, "
+        title=f"Step {one.step}, from its start to its end",
+        caption=f"{format.milliseconds(one.wall_s)} ms of {one_line(one.device)}. Drag to look closer, "
         f"double-click to go back.{_told(one)}{more}{traced}",
-        traces=[_lane(one, name, rows, _least(lanes)) for name, rows in lanes.items()],
+        traces=[_lane(one, name, bars, _least(lanes)) for name, bars in lanes.items()],
         layout={
             "barmode": "overlay",
-            "xaxis": axis("ms", range=[0, one.step["wall_s"] * 1e3]),
+            "xaxis": axis("ms", range=[0, one.wall_s * 1e3]),
             "yaxis": {"autorange": "reversed", "automargin": True, "fixedrange": True, "type": "category"},
             "showlegend": False,
             "bargap": 0.15,
@@ -63,11 +73,18 @@ def timeline(one: OneStep) -> Figure:
     )
 
 
+def _bar(row: LayerTime | KernelTime, name: str, tint: str) -> _Bar:
+    inside = f"{row.layer}, {row.phase}"
+    return _Bar(name=name, inside=inside, tint=tint, start_s=row.start_s, seconds=row.seconds)
+
+
 def _outside(one: OneStep) -> str:
     """The accounts that no layer has a part of, `data_wait 0.24 ms, host 3.1 ms`."""
-    lengths = {account.value: one.step.get(account.column) or 0.0 for account in ACCOUNTS}
-    found = {word: seconds for word, seconds in lengths.items() if word not in _LAYERED}
-    return ", ".join(f"{word} {seconds * 1e3:.3g} ms" for word, seconds in found.items() if seconds > _DUST)
+    return ", ".join(
+        f"{account} {format.milliseconds(seconds)} ms"
+        for account, seconds in one.accounts.items()
+        if account not in _LAYERED and seconds > _DUST
+    )
 
 
 def _told(one: OneStep) -> str:
@@ -76,49 +93,55 @@ def _told(one: OneStep) -> str:
     return f" Outside the layers: {found}; how long these took is known, where in the gaps each was is not."
 
 
-def _gaps(one: OneStep) -> list[dict[str, Any]]:
+def _gaps(one: OneStep) -> list[_Bar]:
     """What lies between the layers' times, from the start of the step to its end."""
-    until = one.start_s
-    end = one.start_s + one.step["wall_s"]
-    what = {"name": OUTSIDE, "layer": "of the whole step", "phase": _outside(one) or "no account", "tint": ""}
-    found = []
-    for row in [*sorted(one.layers, key=lambda row: row["start_s"]), {"start_s": end, "seconds": 0.0}]:
-        if row["start_s"] - until > _GAP * one.step["wall_s"]:
-            found.append(what | {"start_s": until, "seconds": row["start_s"] - until})
-        until = max(until, row["start_s"] + row["seconds"])
-    return found
+    until, end = one.start_s, one.start_s + one.wall_s
+    inside = f"of the whole step, {_outside(one) or 'no account'}"
+    gaps = []
+    spans = [*((layer.start_s, layer.seconds) for layer in one.layers), (end, 0.0)]
+    for start_s, seconds in sorted(spans):
+        if start_s - until > _GAP * one.wall_s:
+            gaps.append(_Bar(name=OUTSIDE, inside=inside, tint="", start_s=until, seconds=start_s - until))
+        until = max(until, start_s + seconds)
+    return gaps
 
 
-def _least(lanes: Mapping[str, Sequence[Mapping[str, Any]]]) -> float:
+def _least(lanes: Mapping[str, Sequence[_Bar]]) -> float:
     """Seconds that a bar must last to bear its name."""
     longest = sorted(
-        (row["seconds"] for lane, rows in lanes.items() if lane != OUTSIDE for row in rows), reverse=True
+        (bar.seconds for lane, bars in lanes.items() if lane != OUTSIDE for bar in bars), reverse=True
     )
-    return float(longest[_MOST_NAMES - 1]) if len(longest) > _MOST_NAMES else 0.0
+    return longest[_MOST_NAMES - 1] if len(longest) > _MOST_NAMES else 0.0
 
 
-def _lane(one: OneStep, name: str, rows: Sequence[dict[str, Any]], least: float) -> Trace:
+def _lane(one: OneStep, name: str, bars: Sequence[_Bar], least: float) -> Trace:
     return {
         "type": "bar",
         "orientation": "h",
         "name": name,
-        "y": [name] * len(rows),
-        "base": [_round((row["start_s"] - one.start_s) * 1e3) for row in rows],
-        "x": [_round(row["seconds"] * 1e3) for row in rows],
-        "customdata": [[label(row["name"]), label(f"{row['layer']}, {row['phase']}")] for row in rows],
-        "text": [
-            short(row["name"], 24) if row["seconds"] >= least and name != OUTSIDE else "" for row in rows
+        "y": [name] * len(bars),
+        "base": [_round((bar.start_s - one.start_s) * 1e3) for bar in bars],
+        "x": [_round(bar.seconds * 1e3) for bar in bars],
+        # Plotly's %{x} of a bar with a base is where it ends, so its length is written out.
+        "customdata": [
+            [
+                label(bar.name),
+                label(bar.inside),
+                f"{format.milliseconds(bar.seconds)} ms from "
+                f"{format.milliseconds(bar.start_s - one.start_s)} ms on",
+            ]
+            for bar in bars
         ],
+        "text": [short(bar.name, 24) if bar.seconds >= least and name != OUTSIDE else "" for bar in bars],
         "textposition": "inside",
         "insidetextanchor": "middle",
         "textangle": 0,
         "textfont": {"color": "#ffffff"},
         "marker": {
-            "color": [COLOURS.get(row["tint"], _BLANK) for row in rows],
+            "color": [palette.colour(bar.tint) if bar.tint in palette.ACCOUNTS else _BLANK for bar in bars],
             "line": {"width": 0.5 if name.startswith("layers") else 0, "color": "#ffffff66"},
         },
-        "hovertemplate": "%{customdata[0]}<br>%{x:.4g} ms from %{base:.4g} ms on<br>%{customdata[1]}"
-        "<extra></extra>",
+        "hovertemplate": "%{customdata[0]}<br>%{customdata[2]}<br>%{customdata[1]}<extra></extra>",
     }
 
 
@@ -126,14 +149,14 @@ def _round(value: float) -> float:
     return round(value, 5)
 
 
-def _depths(kernels: Sequence[dict[str, Any]]) -> list[tuple[dict[str, Any], int]]:
+def _depths(kernels: Sequence[KernelTime]) -> list[tuple[KernelTime, int]]:
     """How many others of its stream each one is inside of: an operator calls operators."""
     found = []
     open_until: dict[int, list[float]] = {}
-    for row in sorted(kernels, key=lambda row: (row["start_s"], -row["seconds"])):
-        ends = open_until.setdefault(row["stream"], [])
-        while ends and ends[-1] <= row["start_s"] + 1e-9:
+    for kernel in sorted(kernels, key=lambda kernel: (kernel.start_s, -kernel.seconds)):
+        ends = open_until.setdefault(kernel.stream, [])
+        while ends and ends[-1] <= kernel.start_s + _DUST:
             ends.pop()
-        found.append((row, len(ends)))
-        ends.append(row["start_s"] + row["seconds"])
+        found.append((kernel, len(ends)))
+        ends.append(kernel.start_s + kernel.seconds)
     return found

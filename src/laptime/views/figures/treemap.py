@@ -2,29 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Mapping, Sequence
 
-from laptime.views.figures.figure import COLOURS, Figure, label, short
+from laptime.runs import LayerSummary
+from laptime.views import format, palette
+from laptime.views.figures.figure import Figure, label, short
 
 
-def treemap(part: Mapping[str, Any], paths: Mapping[str, str]) -> Figure | None:
+def treemap(layers: Sequence[LayerSummary], paths: Mapping[str, str]) -> Figure | None:
     """Layers inside the modules that hold them; `paths` are the modules' paths by layer name."""
     seconds: dict[tuple[str, ...], float] = {}
     own: dict[tuple[str, ...], float] = {}  # of the layer itself: one may stand inside another
     back: dict[tuple[str, ...], float] = {}
-    for one in part["layers"]:
-        if one["total_s"]:
-            path = (
-                tuple((paths.get(one["layer"]) or one["layer"]).split("."))
-                if one["module"]
-                else (one["layer"],)
-            )
-            own[path] = own.get(path, 0.0) + one["total_s"]
-            for end in range(len(path) + 1):
-                seconds[path[:end]] = seconds.get(path[:end], 0.0) + one["total_s"]
-                spent = one["backward"]["median"] if one["backward"] else 0.0
-                back[path[:end]] = back.get(path[:end], 0.0) + spent
+    for layer in layers:
+        name = paths.get(layer.layer) or layer.layer
+        path = tuple(name.split(".")) if layer.is_module else (layer.layer,)
+        own[path] = own.get(path, 0.0) + layer.total_s
+        for end in range(len(path) + 1):
+            seconds[path[:end]] = seconds.get(path[:end], 0.0) + layer.total_s
+            back[path[:end]] = back.get(path[:end], 0.0) + layer.backward_s
     if len(seconds) < 2:
         return None
     nodes = _joined(seconds, own)
@@ -33,7 +29,7 @@ def treemap(part: Mapping[str, Any], paths: Mapping[str, str]) -> Figure | None:
     return Figure(
         name="treemap",
         title="Time by module",
-        caption="The area is the median time of a module's layers in a step; a click opens a module. The "
+        caption="The area is the mean time of a module's layers in a step; a click opens a module. The "
         "colour is the share of it that is backward.",
         traces=[
             {
@@ -43,7 +39,7 @@ def treemap(part: Mapping[str, Any], paths: Mapping[str, str]) -> Figure | None:
                 "labels": [short(".".join(node[len(nodes[node]) :])) if node else "step" for node in nodes],
                 "parents": [ids[nodes[node]] if node else "" for node in nodes],
                 "values": [own.get(node, 0.0) * 1e3 for node in nodes],
-                "text": [f"{seconds[node] * 1e3:.3g} ms" for node in nodes],
+                "text": [f"{format.milliseconds(seconds[node])} ms" for node in nodes],
                 "customdata": [
                     [
                         label(".".join(node) or "step"),
@@ -53,12 +49,16 @@ def treemap(part: Mapping[str, Any], paths: Mapping[str, str]) -> Figure | None:
                     ]
                     for node in nodes
                 ],
-                "hovertemplate": "%{customdata[0]}: %{customdata[1]:.4g} ms, %{customdata[2]:.1f} % of the "
+                "hovertemplate": "%{customdata[0]}: %{customdata[1]:,.4~r} ms, %{customdata[2]:.1f} % of the "
                 "compute, %{customdata[3]:.0f} % of it backward<extra></extra>",
                 "textinfo": "label+text",
                 "marker": {
                     "colors": [back[node] / seconds[node] for node in nodes],
-                    "colorscale": [[0, COLOURS["forward"]], [0.5, "#8f8f8f"], [1, COLOURS["backward"]]],
+                    "colorscale": [
+                        [0, palette.colour("forward")],
+                        [0.5, "#8f8f8f"],
+                        [1, palette.colour("backward")],
+                    ],
                     "cmin": 0.2,  # few layers are beyond these: all shades for those that there are
                     "cmax": 0.8,
                     "showscale": True,

@@ -10,9 +10,8 @@ from tests.training.data.sync.places import CATS, Folder, fill, here, one_line
 from tests.training.data.sync.servers import Pages, a_web_server, free_port
 
 from laptime.errors import MissingExtra
-from laptime.training.data import sync_s3
-from laptime.training.data.sync import sync
-from laptime.training.data.sync_manifest import MANIFEST
+from laptime.training.data.sync import servers, sync
+from laptime.training.data.sync.manifest import MANIFEST
 
 
 def test_an_unknown_host_is_refused_with_the_way_to_make_it_known(sshd, folder, tmp_path):
@@ -59,7 +58,7 @@ def test_a_host_that_does_not_answer_is_told(scheme, folder):
 
 def test_an_s3_server_that_does_not_answer_is_told(folder, monkeypatch, bucket):
     monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{free_port()}")
-    monkeypatch.setitem(sync_s3._CONFIG, "retries", {"max_attempts": 0})  # with a pause before each
+    monkeypatch.setitem(servers._S3_CONFIG, "retries", {"max_attempts": 0})  # with a pause before each
     assert "cannot be reached" in one_line("s3://bucket/x", folder)
 
 

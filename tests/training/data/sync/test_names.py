@@ -7,8 +7,8 @@ from tests.training.data.sync.places import Folder, fill, here
 from tests.training.data.sync.servers import Pages, a_web_server
 
 from laptime.training.data.sync import sync
-from laptime.training.data.sync_manifest import MANIFEST
-from laptime.training.data.sync_plan import refusal
+from laptime.training.data.sync.manifest import MANIFEST
+from laptime.training.data.sync.plan import refusal
 
 
 @pytest.mark.parametrize(

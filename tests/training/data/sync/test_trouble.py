@@ -13,9 +13,8 @@ from tests.training.data.sync.places import CATS, Folder, fill, here, quickly
 from tests.training.data.sync.servers import Pages, Ranges, a_web_server
 
 from laptime.errors import DataError
-from laptime.training.data import sync_places, sync_transfer
-from laptime.training.data.sync import sync
-from laptime.training.data.sync_manifest import MANIFEST
+from laptime.training.data.sync import remote, sync, transfer
+from laptime.training.data.sync.manifest import MANIFEST
 
 
 def test_an_empty_class_is_an_error_if_chosen_and_told_if_not(tmp_path, folder):
@@ -29,10 +28,14 @@ def test_an_empty_class_is_an_error_if_chosen_and_told_if_not(tmp_path, folder):
 
 def test_an_object_that_is_not_what_its_tag_says_is_detected(bucket, folder, monkeypatch):
     fill(bucket)
-    from s3fs import S3FileSystem
+    from aiobotocore.response import StreamingBody
 
-    real = S3FileSystem.cat_file
-    monkeypatch.setattr(S3FileSystem, "cat_file", lambda *a, **k: real(*a, **k).replace(b"woof", b"wo0f"))
+    real = StreamingBody.read
+
+    async def spoilt(*given, **more):
+        return (await real(*given, **more)).replace(b"woof", b"wo0f")
+
+    monkeypatch.setattr(StreamingBody, "read", spoilt)
     with pytest.raises(DataError, match=r"dog/1.jpg is not what its ETag says"):
         sync(bucket.address, folder, pause=quickly)
     assert "dog/1.jpg" not in here(folder)
@@ -183,7 +186,7 @@ def test_a_disk_that_fills_up_stops_everything_with_one_line(tmp_path, folder, m
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     with monkeypatch.context() as patch:
-        patch.setattr(sync_transfer, "_write_all", full)
+        patch.setattr(transfer, "_write_all", full)
         with pytest.raises(DataError, match=r"no room for .*No space left on device.*run it again to go on"):
             sync(str(tmp_path / "there"), folder)
     sync(str(tmp_path / "there"), folder)
@@ -203,6 +206,6 @@ def test_a_place_that_is_gone_halfway_ends_it_soon(tmp_path, folder, monkeypatch
     def gone(*_):
         raise ConnectionResetError(errno.ECONNRESET, "reset")
 
-    monkeypatch.setattr(sync_places.LocalPlace, "_reading", gone)
+    monkeypatch.setattr(remote.LocalRemote, "_open", gone)
     with pytest.raises(DataError, match=r"32 files in a row did not come: .*reset"):
         sync(str(tmp_path / "there"), folder, pause=quickly)

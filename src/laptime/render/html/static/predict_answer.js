@@ -3,7 +3,10 @@
    Names come from runs and files: they are only ever set as text. */
 (() => {
   const MOST_LAYERS = 30, GIB = 2 ** 30;
-  const COLOURS = { forward: "#2a7fc1", backward: "#d9601a", update: "#b3609a", asItIs: "#9aa3ad", line: "#d02f4b" };
+  /* The palette of views/palette.py, as variables of the style. */
+  const css = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
+  const COLOURS = { forward: css("--forward"), backward: css("--backward"), update: css("--update"),
+                    asItIs: css("--idle"), error: css("--host"), line: css("--unexplained") };
 
   /* --- text ----------------------------------------------------------------------------------------- */
 
@@ -188,7 +191,7 @@
       y: rows.map((row) => short(row.title)), x: rows.map(value), hoverinfo: "x+y",
       marker: { color: rows.map((row) => (row.device === found.shown ? COLOURS.backward : COLOURS.forward)),
                 opacity: rows.map((row) => (row.fits === false ? 0.35 : 1)) },
-      error_x: { type: "data", symmetric: false, thickness: 1.2, color: "#7d868f",
+      error_x: { type: "data", symmetric: false, thickness: 1.2, color: COLOURS.error,
         array: rows.map((row) => ends(row)[1] - value(row)), arrayminus: rows.map((row) => value(row) - ends(row)[0]) },
     });
     return { data, layout: { height: 90 + rows.length * (found.baseline ? 34 : 26), barmode: "group",
@@ -241,7 +244,7 @@
       line: { color: colour, width: 1.8 },
       marker: { size: 9, color: colour, symbol: rows.map((one) => (one.fits === false ? "circle-open" : "circle")) },
       text: rows.map((one) => `${ms(one.step_s)} ms a step, ${gib(one.reserved_memory_bytes)} GiB`), hoverinfo: "x+y+text+name",
-      error_y: { type: "data", symmetric: false, thickness: 1, color: "#9aa3ad",
+      error_y: { type: "data", symmetric: false, thickness: 1, color: COLOURS.asItIs,
         array: rows.map((one) => one.samples_per_s * (one.step_s / one.interval_s[0] - 1)),
         arrayminus: rows.map((one) => one.samples_per_s * (1 - one.step_s / one.interval_s[1])) } });
     const data = [line(points, found.baseline ? "as imagined" : "predicted", COLOURS.forward)];

@@ -1,0 +1,227 @@
+"""What is predicted: a network or its name, a saved workload, a run. API, CLI and dashboard all ask here."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import cache
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from laptime.errors import FixedOption, PredictionError, UnknownInput, UnknownNetwork
+from laptime.hardware import Device
+from laptime.model import Workload
+from laptime.model.prediction import Prediction
+from laptime.runs import Run, load
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from laptime.recorder.layer_division import Granularity
+
+BATCH = 32  # samples of a step where none are asked for and the input is known
+# One input of a sample without the batch, and its type: ((128,), "int64").
+Shape = tuple[tuple[int, ...], str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NetworkOptions:
+    """How a network is read; a saved workload and a run have all of it already. None: not said."""
+
+    input: Any = None  # the shape of one sample without the batch
+    inputs: Sequence[Shape] | None = None  # or all inputs of a sample with their types
+    example: Any = None  # or a batch
+    precision: str | None = None
+    mode: str | None = None
+    optimizer: Any = None
+    loss: Any = None
+    layers: Granularity | None = None
+    name: str = ""
+
+    def refuse(self, what: str, *allowed: str) -> None:
+        """Raise where something was said that cannot be changed any more."""
+        for name in ("input", "inputs", "example", "precision", "mode", "optimizer", "loss", "layers"):
+            if name not in allowed and getattr(self, name) is not None:
+                raise FixedOption(name, what)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PredictionTarget:
+    """A step at any batch size, and its prediction on devices."""
+
+    read: Callable[[int], Workload]  # each batch size is read once
+    batch: int  # where none is asked for
+    traced: bool = False  # a network, rather than what was kept of one
+    run: Run | None = None  # what it took corrects the predictions
+    mode: str | None = None  # of the run's steps; None: its own
+
+    def predict(self, size: int, devices: Sequence[Device], **training: Any) -> list[Prediction]:
+        """A step of that batch on each device; `training`: samples, epochs, price_per_hour and gpus."""
+        from laptime.estimate.predict import predict_all
+        from laptime.estimate.run_correction import predict_run
+
+        if self.run is None:
+            return predict_all(self.read(size), devices, **training)
+        return [predict_run(self.run, device, batch=size, mode=self.mode, **training) for device in devices]
+
+
+def prediction_target(subject: Any, options: NetworkOptions) -> PredictionTarget:
+    """The target that a network, a name, a path, a `Workload` or a `Run` stands for."""
+    if isinstance(subject, Path | str):
+        subject = _stored(subject) or subject
+    if isinstance(subject, Run):
+        from laptime.estimate.measured_step import workload_of
+
+        options.refuse("a run", "mode")
+        return _kept(workload_of(subject), run=subject, mode=options.mode)
+    if isinstance(subject, Workload):
+        options.refuse("a saved workload")
+        return _kept(subject)
+    if isinstance(subject, str):
+        return _named(subject, options)
+    return _network(subject, options)
+
+
+def _stored(subject: str | Path) -> Run | Workload | None:
+    """The run or the saved workload at a path; None where the text is a name."""
+    path = Path(subject)
+    if path.name == "run.json" or (path / "run.json").is_file():
+        return load(path)
+    if path.name.endswith(".json"):
+        return Workload.load(path)
+    if isinstance(subject, Path) or path.is_dir():
+        raise PredictionError(f"no run and no saved workload is at {path}; give one, or a network")
+    return None
+
+
+def _kept(workload: Workload, *, run: Run | None = None, mode: str | None = None) -> PredictionTarget:
+    from laptime.ops.rescaling import rescaled
+
+    return PredictionTarget(
+        read=cache(lambda size: rescaled(workload, size)), batch=workload.batch, run=run, mode=mode
+    )
+
+
+def _network(network: Any, options: NetworkOptions) -> PredictionTarget:
+    """A module with its input: as given, or as its configuration tells."""
+    if options.example is not None:
+        return replace(_kept(_read(network, options, options.example)), traced=True)
+    if options.inputs is not None:
+        make = _maker(options.inputs)
+        return _readable(lambda size: _read(network, options, make(size)), BATCH)
+    if options.input is not None:
+        return _readable(lambda size: _read(network, options, None, size), 1)
+    from laptime.capture.config_input import config_input
+    from laptime.capture.inputs import module
+
+    inner, _ = module(network)
+    known = config_input(inner, options.mode or "training")
+    if known is None:
+        raise UnknownInput(f"{options.name or type(inner).__name__} {_advice(inner)}")
+
+    def read(size: int) -> Workload:
+        made = _read(network, options, known.make(size))
+        return replace(made, notes=(known.note, *made.notes))
+
+    return _readable(read, BATCH)
+
+
+def _readable(read: Callable[[int], Workload], batch: int) -> PredictionTarget:
+    return PredictionTarget(read=cache(read), batch=batch, traced=True)
+
+
+def _advice(network: nn.Module) -> str:
+    """What to give where nothing tells what a network takes."""
+    from torch import nn
+
+    ids = any(isinstance(one, nn.Embedding) for one in network.modules())
+    shape = "token ids as int64:128" if ids else "3x224x224, or (3, 224, 224) in Python"
+    return f"does not say what it takes; give the shape of one sample as input, such as {shape}"
+
+
+def _named(name: str, options: NetworkOptions) -> PredictionTarget:
+    """A network of the zoo, of `transformers`, or what `module:callable` and `file.py:callable` name."""
+    import torch
+
+    from laptime.training import target
+    from laptime.training.networks.registry import entry
+
+    options = replace(options, name=options.name or name)
+    known, network = None, None
+    if ":" not in name and not name.endswith(".py"):
+        try:
+            known = entry(name)
+        except UnknownNetwork:
+            network = transformers_network(name)
+            if network is None:
+                raise
+    with torch.device("meta"):
+        network = target.network(name) if network is None else network
+    if known is None or any(given is not None for given in (options.input, options.inputs, options.example)):
+        return _network(network, options)
+    ids, training = known.ids, options.mode != "inference"
+    inputs: list[Shape] = [(known.input, "int64" if ids else "float32")]
+    if training:
+        inputs.append((known.input if ids and not known.classes else (), "int64"))
+        if options.loss is None:
+            goal = known.goal(None)
+            options = replace(options, loss=lambda network, batch: goal.judge(network, batch).loss)
+    return _network(network, replace(options, inputs=inputs))
+
+
+def transformers_network(name: str) -> nn.Module | None:
+    """A network of `transformers` by the name of its type, such as `gpt2`, or of a checkpoint kept here.
+
+    It has the type's usual sizes and no weights; nothing is downloaded. None where there is none.
+    """
+    if find_spec("transformers") is None:
+        return None
+    import torch
+    import transformers
+
+    if name in transformers.CONFIG_MAPPING:
+        config = transformers.AutoConfig.for_model(name)
+    else:
+        try:
+            config = transformers.AutoConfig.from_pretrained(name, local_files_only=True)
+        except (OSError, ValueError):
+            return None
+    kinds = ("MaskedLM", "Seq2SeqLM", "CausalLM", "ImageClassification")
+    autos = [getattr(transformers, f"AutoModelFor{kind}") for kind in kinds]
+    auto = next((one for one in autos if type(config) in one._model_mapping), transformers.AutoModel)
+    with torch.device("meta"):
+        made: nn.Module = auto.from_config(config)
+    return made
+
+
+def _maker(inputs: Sequence[Shape]) -> Callable[[int], tuple[Any, ...]]:
+    import torch
+
+    def make(size: int) -> tuple[Any, ...]:
+        return tuple(
+            torch.zeros((size, *shape), dtype=getattr(torch, dtype), device="meta") for shape, dtype in inputs
+        )
+
+    return make
+
+
+def _read(network: Any, options: NetworkOptions, example: Any, size: int | None = None) -> Workload:
+    """What one step of a network asks of any machine, read off it without running or allocating it."""
+    from laptime.capture import inputs, trace
+    from laptime.recorder.layer_division import Division
+
+    inner, notes = inputs.module(network)
+    batch = inputs.batch(inner, options.input if example is None else None, example, size)
+    precision = options.precision or "fp32"
+    read = trace(
+        inner,
+        batch,
+        division=Division(inner, granularity=options.layers or "layer", network=0, prefix="", first=0),
+        precision=precision,
+        mode=options.mode or "training",
+        optimizer=inputs.optimizer(options.optimizer or "momentum"),
+        name=options.name,
+        **({} if options.loss is None else {"loss": options.loss}),
+    )
+    return replace(read, precision=inputs.precision(inner, precision), notes=(*notes, *read.notes))
