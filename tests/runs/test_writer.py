@@ -57,7 +57,7 @@ def test_a_closed_run_has_the_files_of_the_contract(tmp_path):
     content = document(path)
     assert list(content) == RUN_KEYS
     assert content["status"] == "finished"
-    assert content["summary"] == {"steps": 8}
+    assert content["summary"] == {"steps": {"train": 8}}
     assert {"pid", "boot_id", "time", "host"} <= set(content["heartbeat"])
     assert all((path / output).exists() for output in content["outputs"].values())
     assert content["outputs"]["csv_layers"] == "csv/layers.csv"
