@@ -109,14 +109,18 @@ def over(
     retries = _RETRIES
     while True:
         loaded, warnings = _loaded(paths, damaged)
+        files: Sequence[str] = ()
         with _connection() as connection:
             try:
                 files = _create_views(connection, loaded)
                 with _restricted(connection, files, limits):
                     return work(connection), (*warnings, *damaged.values())
             except duckdb.Error as error:
-                if isinstance(error, duckdb.IOException) and retries:
-                    retries -= 1  # a part may have been merged away since it was listed
+                # A part may have been merged away since it was listed: DuckDB then takes its name for a
+                # folder's, which it may not look into.
+                gone = isinstance(error, duckdb.PermissionException) and not all(map(os.path.exists, files))
+                if (gone or isinstance(error, duckdb.IOException)) and retries:
+                    retries -= 1
                     time.sleep(0.01)
                     continue
                 # Otherwise the SQL is wrong, or a part is damaged where its footer does not show it.

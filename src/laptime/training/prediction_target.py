@@ -212,7 +212,7 @@ def _read(network: Any, options: NetworkOptions, example: Any, size: int | None 
     from laptime.recorder.layer_division import Division
 
     inner, notes = inputs.module(network)
-    batch = inputs.batch(inner, options.input if example is None else None, example, size)
+    batch = inputs.batch(inner, None if example is not options.example else options.input, example, size)
     precision = options.precision or "fp32"
     read = trace(
         inner,
