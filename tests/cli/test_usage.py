@@ -136,12 +136,6 @@ def test_a_path_with_line_breaks_still_gives_one_line(laptime):
     assert "two\\nlines does not exist" in one_line(laptime("show", "two\nlines").stderr)
 
 
-def test_an_unexpected_error_is_not_hidden(laptime, monkeypatch):
-    monkeypatch.setattr(import_module("laptime.runs.query"), "query", lambda *_, **__: 1 / 0)
-    with pytest.raises(ZeroDivisionError):
-        laptime("query", "SELECT 1")
-
-
 def test_ctrl_c_is_one_line_and_the_shell_s_status(laptime, run, monkeypatch):
     def interrupted(*_, **__):
         raise KeyboardInterrupt

@@ -93,7 +93,7 @@ def test_a_file_that_cannot_be_read_is_named(tmp_path):
     with pytest.raises(CatalogError, match=r"missing\.toml does not exist; check the path"):
         device(str(tmp_path / "missing.toml"))
     (tmp_path / "folder.toml").mkdir()
-    with pytest.raises(CatalogError, match=r"folder\.toml cannot be read: Is a directory"):
+    with pytest.raises(CatalogError, match=r"folder\.toml cannot be read: it is a folder"):
         device(tmp_path / "folder.toml")
     (tmp_path / "latin.toml").write_bytes(b'name = "\xe9"')
     with pytest.raises(CatalogError, match="is not UTF-8"):

@@ -85,6 +85,6 @@ def a_finished_run(path: Path, names: list[str], steps: int = 8) -> Path:
                 at += 0.001
     writer.append("layers", schema.layers.table(rows))
     writer.append("kernels", schema.kernels.table([a_kernel(steps - 1, name) for name in names]))
-    writer.close("finished", {"steps": steps})
+    writer.close("finished", {"steps": {"train": steps}})
     assert writer.problem is None
     return path

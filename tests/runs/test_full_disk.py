@@ -6,10 +6,10 @@ import shutil
 import pytest
 from tests.runs.samples import a_layer_time, a_network, add_steps, start
 
+from laptime.files.write import replacing
 from laptime.runs import RunWriter, load, schema
 from laptime.runs import writer as writer_module
 from laptime.runs.disk_trouble import DiskTrouble
-from laptime.runs.files import replacing
 from laptime.runs.lost_rows import find_losses
 
 FULL = "No space left on device"

@@ -159,7 +159,12 @@ def test_a_finished_run_stays_finished_whatever_became_of_its_process(path):
 
 def test_a_run_knows_what_it_was(path):
     run = load(str(path))
-    assert (run.path, run.status, run.config, run.summary) == (path, "finished", {"batch": 64}, {"steps": 8})
+    assert (run.path, run.status, run.config, run.summary) == (
+        path,
+        "finished",
+        {"batch": 64},
+        {"steps": {"train": 8}},
+    )
     assert run.created.tzinfo is not None
     assert run.network == tuple(a_network(["conv1", "fc"]))
     assert load(path / "run.json").id == run.id

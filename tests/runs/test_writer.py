@@ -57,7 +57,7 @@ def test_a_closed_run_has_the_files_of_the_contract(tmp_path):
     content = document(path)
     assert list(content) == RUN_KEYS
     assert content["status"] == "finished"
-    assert content["summary"] == {"steps": 8}
+    assert content["summary"] == {"steps": {"train": 8}}
     assert {"pid", "boot_id", "time", "host"} <= set(content["heartbeat"])
     assert all((path / output).exists() for output in content["outputs"].values())
     assert content["outputs"]["csv_layers"] == "csv/layers.csv"
@@ -217,13 +217,13 @@ def test_anything_a_configuration_holds_becomes_strict_json(tmp_path):
 
 def test_updates_add_to_what_is_known_and_are_copied_when_given(tmp_path):
     writer = start(tmp_path / "run", lr=0.1)
-    growing = {"overhead": [0.01]}
+    growing = {"learned": [0.01]}
     writer.update(summary=growing, environment={"gpu": "none"}, config={"seed": 1})
-    growing["overhead"].append(9.0)
-    writer.update(summary={"steps": 3}, outputs={"report": "report.html"})
+    growing["learned"].append(9.0)
+    writer.update(summary={"wall_s": 3.0}, outputs={"report": "report.html"})
     writer.flush()
     run = load(tmp_path / "run")
-    assert run.summary == {"overhead": [0.01], "steps": 3}
+    assert run.summary == {"learned": [0.01], "wall_s": 3.0}
     assert run.environment == {"python": "3.11", "gpu": "none"}
     assert run.config == {"lr": 0.1, "seed": 1}
     assert run.outputs["report"] == "report.html"

@@ -7,12 +7,12 @@ from tests.views.test_comparison_page import check, figures, sections, table
 
 from laptime.errors import PredictionError
 from laptime.estimate.measured_step import MeasuredStep
+from laptime.files.write import plain
 from laptime.model import Phase, summarize
 from laptime.model.prediction import PredictedTime, Prediction
 from laptime.render.html.comparison_page import predicted_comparison_page
 from laptime.render.html.prediction_page import prediction_page
 from laptime.render.html.render import standalone
-from laptime.runs.files import plain
 from laptime.views.comparison.predicted import PredictedComparison
 from laptime.views.comparison.sides import LayerComparison
 from laptime.views.prediction.view import PredictionView, read_view

@@ -17,7 +17,7 @@ from laptime.cli.demo import demo
 from laptime.cli.devices import devices
 from laptime.cli.doctor import doctor
 from laptime.cli.export import export
-from laptime.cli.outcome import Commands, forgive_encoding
+from laptime.cli.outcome import Commands, forgive_encoding, print_out
 from laptime.cli.predict import predict
 from laptime.cli.profile import profile
 from laptime.cli.query import query
@@ -70,7 +70,7 @@ app.add_typer(data, short_help="bring image folders, or write one of Zener cards
 
 def _print_version(wanted: bool) -> None:
     if wanted:
-        print(f"laptime {__version__}")
+        print_out(f"laptime {__version__}")
         raise typer.Exit
 
 

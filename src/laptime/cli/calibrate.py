@@ -14,7 +14,7 @@ import typer
 
 from laptime.cli.options import Device as DeviceOption
 from laptime.cli.options import wrong
-from laptime.cli.outcome import Outcome, say, verb
+from laptime.cli.outcome import Outcome, print_out, say, verb
 from laptime.cli.progress import progress, waiting
 
 if TYPE_CHECKING:
@@ -257,7 +257,7 @@ def _print(document: Mapping[str, Any]) -> None:
     )
     head = f"{document['device']}: {document['rows']} operations timed"
     run_text.print_lines(paragraph(head, to.width, style="bold"), to)
-    print()
+    print_out()
     if kinds:
         run_text.print_lines(table_lines(table, to.width), to)
     others = len(document["kinds"]) - len(kinds)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from laptime.cli.options import Json, wrong
-from laptime.cli.outcome import answer, say
+from laptime.cli.outcome import answer, print_out, say
 from laptime.cli.progress import progress, waiting
 from laptime.errors import DataError
 
@@ -73,8 +73,10 @@ def sync(
 
 def _chosen(classes: str | None, classes_file: Path | None) -> list[str]:
     if classes_file is not None:
+        from laptime.files.read import read_text
+
         try:
-            lines = [line.strip() for line in classes_file.read_text("utf-8").splitlines()]
+            lines = [line.strip() for line in read_text(classes_file).splitlines()]
         except (OSError, UnicodeDecodeError) as error:
             reason = getattr(error, "strerror", None) or "it is not UTF-8 text"
             raise DataError(
@@ -94,7 +96,7 @@ def _chosen(classes: str | None, classes_file: Path | None) -> list[str]:
 
 def _say_refused(refused: Sequence[Refused]) -> None:
     """A line for each reason: a `.DS_Store` in every class is one of them."""
-    from laptime.runs.files import one_line
+    from laptime.files.text import one_line
 
     reasons: dict[str, list[str]] = {}
     for one in refused:
@@ -108,7 +110,7 @@ def _say_refused(refused: Sequence[Refused]) -> None:
 
 
 def _show(done: Synced) -> None:
-    print(
+    print_out(
         f"{len(done.classes)} classes in {done.folder}:"
         f" {done.files} files brought ({done.bytes / 1e6:.1f} MB),"
         f" {done.skipped} here already, {done.verified} verified by checksum, {len(done.refused)} refused,"
@@ -143,10 +145,10 @@ def zener(
     if as_json:
         answer({"folder": folder, "cards": written, "size": size, "format": kind, "seed": seed})
         return
-    print(f"{sum(written.values())} cards of {size}x{size} pixels in {folder}:")
-    print(", ".join(f"{number} {symbol}" for symbol, number in written.items()))
-    print("To train on them, put this into zener.toml and run `laptime train zener.toml`:\n")
-    print(_configuration(folder, size, _fitting_batch(written.values(), 32)))
+    print_out(f"{sum(written.values())} cards of {size}x{size} pixels in {folder}:")
+    print_out(", ".join(f"{number} {symbol}" for symbol, number in written.items()))
+    print_out("To train on them, put this into zener.toml and run `laptime train zener.toml`:\n")
+    print_out(_configuration(folder, size, _fitting_batch(written.values(), 32)))
 
 
 @data.command(short_help="write made-up photographs as an image folder")
@@ -169,8 +171,8 @@ def images(
         return
     batch = _fitting_batch([per_class] * classes, 64)
     smaller = f" --set train.batch={batch}" if batch else ""
-    print(f"{written} images of {classes} classes in {folder}")
-    print(f"  laptime train recipes/alexnet-64.toml --set data.path={shlex.quote(str(folder))}{smaller}")
+    print_out(f"{written} images of {classes} classes in {folder}")
+    print_out(f"  laptime train recipes/alexnet-64.toml --set data.path={shlex.quote(str(folder))}{smaller}")
 
 
 def _configuration(folder: Path, size: int, batch: int | None) -> str:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from laptime.cli.options import Out
-from laptime.cli.outcome import Outcome, say, show_run, verb
+from laptime.cli.outcome import Outcome, print_out, say, show_run, verb
 from laptime.cli.progress import progress, waiting
 from laptime.cli.quiet import quiet_torch
 
@@ -107,7 +107,7 @@ def _print(view: RunView, accuracy: float, out: Path, page: Path | None) -> None
     show_run(view)
     where, laptime = shlex.quote(str(out)), command()
     drawn = f", every figure of it in {page}" if page else ""
-    print(f"""
+    print_out(f"""
 The network tells {accuracy * 100:.1f} % of {UNSEEN_CARDS} unseen cards apart (guessing: 20 %).
 The run is in {out}{drawn}
 

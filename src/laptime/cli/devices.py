@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from laptime.cli.outcome import Outcome, say, verb
+from laptime.cli.outcome import Outcome, print_out, say, verb
 
 if TYPE_CHECKING:
     from laptime.hardware import Device
@@ -67,7 +67,7 @@ def _matching(text: str) -> tuple[Device, ...]:
 
 def _document(device: Device) -> dict[str, Any]:
     from laptime import hardware
-    from laptime.runs.files import plain
+    from laptime.files.write import plain
 
     peaks = {precision: _peak(device, precision) for precision in hardware.PRECISIONS}
     document: dict[str, Any] = plain(device)
@@ -128,7 +128,7 @@ def _print_one(device: Device) -> None:
     to = run_text.console()
     width = min(to.width, 140)
     document = _document(device)
-    print(f"{name(device.title)} ({name(device.name)})")
+    print_out(f"{name(device.title)} ({name(device.name)})")
     told = [("also", ", ".join(device.aliases)), ("note", device.note)]
     told += [
         (f"in {precision}", peak.fallback)
@@ -143,7 +143,7 @@ def _print_one(device: Device) -> None:
     for title, words in told:
         if words:
             run_text.print_lines(paragraph(name(words), width, bullet=f"{title:<8}"), to)
-    print()
+    print_out()
     figures = list(device.sources)
     table = table_of(
         "figures",
@@ -155,7 +155,7 @@ def _print_one(device: Device) -> None:
         ],
     )
     run_text.print_lines(table_lines(table, width), to)
-    print()
+    print_out()
     for place, source in enumerate(dict.fromkeys(device.sources.values()), 1):
         run_text.print_lines(paragraph(name(source), width, bullet=f"[{place}] "), to)
 
@@ -189,7 +189,7 @@ def _print_links() -> None:
         rows=[[*map(_cell, (drive.name, drive.read_gbs, drive.title))] for drive in storage],
     )
     run_text.print_lines(table_lines(joints, to.width), to)
-    print()
+    print_out()
     run_text.print_lines(table_lines(drives, to.width), to)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from laptime.cli.outcome import Outcome, verb
+from laptime.cli.outcome import Outcome, print_out, verb
 from laptime.cli.progress import waiting
 
 
@@ -42,7 +42,7 @@ def _print(machine: Mapping[str, Any]) -> None:
     advice = [("advice", line) for line in machine["advice"]]
     for title, words in (*_facts(machine), *advice):
         run_text.print_lines(paragraph(words, width, bullet=f"{title:<12}"), to)
-    print()
+    print_out()
     run_text.print_lines(paragraph(f"Verdict: {machine['verdict']}.", width, style="bold"), to)
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from laptime.cli.options import Json, Runs, wrong
-from laptime.cli.outcome import answer, say
+from laptime.cli.outcome import answer, print_out, say
 from laptime.cli.progress import waiting
 from laptime.errors import LaptimeError, RunError
 
@@ -84,13 +84,13 @@ def export(
             _write(runs, formats, out, send, written)
     except LaptimeError:  # what was written is there all the same
         for line in _lines(written):
-            say(f"laptime: written: {line}") if as_json else print(line)
+            say(f"laptime: written: {line}") if as_json else print_out(line)
         raise
     if as_json:
         answer({"exports": written})
         return
     for line in _lines(written):
-        print(line)
+        print_out(line)
 
 
 def _write(

@@ -6,6 +6,7 @@ import errno
 import inspect
 import json
 import os
+import shlex
 import sys
 from collections.abc import Callable
 from contextlib import suppress
@@ -16,8 +17,16 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import typer
 from typer.core import TyperGroup
 
+from laptime import __version__
 from laptime.cli.options import Json
 from laptime.errors import LaptimeError
+from laptime.files.text import first_line, one_line, visible
+
+# Click's, or that of the copy which newer versions of typer bring.
+_ClickException: type[Exception] = typer.BadParameter.__mro__[2]
+
+TRACEBACK = "LAPTIME_TRACEBACK"
+"""Set, an unexpected error leaves its traceback in a file and names it."""
 
 if TYPE_CHECKING:
     from laptime.views.run_view import RunView
@@ -64,9 +73,11 @@ class Commands(TyperGroup):
             return result
         except LaptimeError as error:
             fail(str(error))
+        except (typer.Exit, typer.Abort, _ClickException):
+            raise  # typer's own ways to end
         except ModuleNotFoundError as error:
             if error.name != "torch":
-                raise
+                _fail_unexpected(error)
             fail(
                 "torch is not installed; pip install torch (show, report, serve, compare, collect, export, "
                 "query, devices do without)"
@@ -79,27 +90,51 @@ class Commands(TyperGroup):
             raise typer.Exit(0) from None  # the reader has what it wanted
         except OSError as error:
             if error.filename is None and error.errno != errno.ENOSPC:
-                raise
+                _fail_unexpected(error)
             if error.filename is None:
                 _forget_stdout()
-            fail(f"{error.filename or 'standard output'}: {error.strerror}; check the path and its disk")
+            name = one_line(error.filename or "standard output")
+            fail(f"{name}: {first_line(error)}; check the path and its disk")
+        except Exception as error:  # the last catch: nobody is shown a traceback who did not ask for one
+            _fail_unexpected(error)
+
+
+def _fail_unexpected(error: Exception) -> NoReturn:
+    """End with one line for a fault of laptime itself; with LAPTIME_TRACEBACK set, leave a bug report."""
+    kind = {RecursionError: "something is nested too deeply", MemoryError: "there is not enough memory"}
+    what = kind.get(type(error), f"an unexpected {type(error).__name__}: {first_line(error)[:300]}")
+    if not os.environ.get(TRACEBACK):
+        fail(f"{what}; {TRACEBACK}=1 before the same command writes a bug report")
+    import tempfile
+    import traceback
+
+    handle, path = tempfile.mkstemp(prefix="laptime-bug-", suffix=".txt")
+    with open(handle, "w", encoding="utf-8", errors="backslashreplace") as file:
+        file.write(f"laptime {__version__}, Python {sys.version}\n{shlex.join(sys.argv)}\n\n")
+        traceback.print_exception(error, file=file)
+    fail(f"{what}; a bug report is in {path}, send it with the file that it happened with")
 
 
 def fail(reason: str) -> NoReturn:
     """End with status 1 and one line; a configuration with several problems has one for each."""
-    say("laptime: " + "\n".join(" ".join(line.split()) for line in reason.splitlines()))
+    say("laptime: " + "\n".join(" ".join(line.split()) for line in reason.split("\n")))
     raise typer.Exit(1)
 
 
 def say(line: str = "") -> None:
     """A line on standard error, where everything goes that is not the answer."""
     with suppress(ValueError, OSError):  # a recorded script may have closed it
-        print(line, file=sys.stderr)
+        print(visible(line), file=sys.stderr)
+
+
+def print_out(text: object = "", *, flush: bool = False) -> None:
+    """What a verb answers on standard output. Nothing else in `cli` prints, so nothing prints an escape."""
+    print(visible(str(text)), flush=flush)
 
 
 def answer(document: Any) -> None:
     """The one JSON document of `--json`, in plain ASCII so that no encoding can spoil it."""
-    from laptime.runs.files import plain
+    from laptime.files.write import plain
 
     print(json.dumps(plain(document), indent=1, allow_nan=False))
 

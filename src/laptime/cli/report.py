@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from laptime.cli.options import wrong
-from laptime.cli.outcome import Outcome, verb
+from laptime.cli.outcome import Outcome, print_out, verb
 from laptime.cli.progress import waiting
 from laptime.errors import NotARun
 
@@ -48,7 +48,7 @@ def report(
     with waiting("drawing"):
         written = _predicted(saved, others, out) if saved else _recorded(others, out)
     document = {"report": str(written), "bytes": written.stat().st_size}
-    return Outcome(document=document, show=lambda: print(written))
+    return Outcome(document=document, show=lambda: print_out(written))
 
 
 def _recorded(paths: Sequence[Path], out: Path | None) -> Path:
@@ -77,8 +77,8 @@ def _predicted(saved: Sequence[Path], others: Sequence[Path], out: Path | None) 
 
 def load_runs(paths: Sequence[Path]) -> list[list[Run]]:
     """The runs at or below each path, in the order given; a run that two paths lead to is of the first."""
+    from laptime.files.text import one_line
     from laptime.runs import find_runs, load
-    from laptime.runs.files import one_line
 
     seen: set[Path] = set()
     given = []

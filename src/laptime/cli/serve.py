@@ -11,7 +11,7 @@ from typing import Annotated
 import typer
 
 from laptime.cli.options import Json, wrong
-from laptime.cli.outcome import fail, say
+from laptime.cli.outcome import fail, print_out, say
 from laptime.cli.zoo_workloads import zoo_workloads
 
 _TOKEN = "LAPTIME_TOKEN"
@@ -75,9 +75,9 @@ def _tell(url: str, runs: Path, *, as_json: bool, public: bool) -> None:
     if as_json:
         import json
 
-        print(json.dumps({"url": url, "runs": str(runs)}), flush=True)
+        print_out(json.dumps({"url": url, "runs": str(runs)}), flush=True)
     else:
-        print(f"{runs} is at {url}", flush=True)
+        print_out(f"{runs} is at {url}", flush=True)
         say("Ctrl-C ends it.")
     if public:
         say("laptime: what is sent is not encrypted; use it in networks that you trust")

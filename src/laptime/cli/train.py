@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from laptime.cli.options import EveryLayer, Json, Out, wrong
-from laptime.cli.outcome import answer, say, show_run
+from laptime.cli.outcome import answer, print_out, say, show_run
 from laptime.cli.progress import Tell, progress, waiting
 from laptime.cli.quiet import quiet_torch
 from laptime.cli.train_summary import UnfinishedRun, ending, learned, mean_line, next_command, status
@@ -231,10 +231,10 @@ def _show(run: Run, asked: _Asked) -> None:
         return
     show_run(view, every_layer=asked.every_layer)
     where = shlex.quote(str(run.path))
-    print(f"\n{learned(run, view)}")
+    print_out(f"\n{learned(run, view)}")
     saved = (run.path / "checkpoint" / "last.pt").exists()
     resume = f"    laptime train … --resume --out {where}" if saved else ""  # without one it would be refused
-    print(f"The run is in {run.path}\n  laptime show {where}{resume}")
+    print_out(f"The run is in {run.path}\n  laptime show {where}{resume}")
 
 
 # -- several ranks, several runs -----------------------------------------------------------------------------
@@ -298,9 +298,9 @@ def _report(place: Path, results: list[TrialResult], as_json: bool) -> None:
         to = console(sys.stdout)
         to.print(table(rows, to.width), no_wrap=True, overflow="ignore", crop=False)
         for mean in means:
-            print(mean_line(mean))
+            print_out(mean_line(mean))
         if len(failed) < len(results):
-            print(f"\nThe runs are in {place}\n  {next_command(place, results)}")
+            print_out(f"\nThe runs are in {place}\n  {next_command(place, results)}")
     if failed:
         raise TrainingError(
             f"{len(failed)} of {len(results)} trials failed, the first of them {failed[0].trial.name}: "

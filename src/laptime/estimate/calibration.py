@@ -7,7 +7,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any
-from zipfile import BadZipFile
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,6 +14,10 @@ from numpy.typing import NDArray
 from laptime.errors import CalibrationError
 from laptime.estimate.features import Work
 from laptime.estimate.forest import Forest
+from laptime.files.parse import parse_json
+from laptime.files.read import read_arrays
+from laptime.files.text import first_line, one_line
+from laptime.files.typed import build
 from laptime.model.constants import Source
 from laptime.ops.registry import kind_named
 
@@ -23,6 +26,17 @@ LAUNCH_US: Annotated[float, Source("The shortest kernel: added to every bound.")
 WORKSPACE_SPARE_BYTES: Annotated[
     int, Source("Added to a workspace and to what it is relative to.", unit="bytes")
 ] = 1 << 20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Head:
+    """What a calibration's file says beside its trees."""
+
+    device: str
+    peaks: Mapping[str, float]
+    bandwidth: float
+    host_us: Mapping[str, tuple[float, float]]
+    facts: Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -122,38 +136,40 @@ class Calibration:
     @classmethod
     def load(cls, path: str | Path) -> Calibration:
         """Read what `save` wrote."""
+        shown = one_line(path)
         try:
-            with open(path, "rb") as raw, np.load(raw, allow_pickle=False) as file:
-                arrays = dict(file.items())
-            head = json.loads(str(arrays.pop("head")))
+            arrays = read_arrays(path)
+            head = parse_json(str(arrays.pop("head")))
             version = head["laptime_calibration"]
-        except (OSError, ValueError, KeyError, EOFError, BadZipFile, AttributeError, TypeError) as error:
+        except (OSError, ValueError, LookupError, TypeError) as error:
             raise CalibrationError(
-                f"{path} is no calibration ({error}); make one: laptime calibrate"
+                f"{shown} is no calibration ({first_line(error)}); make one: laptime calibrate"
             ) from None
         if version != VERSION:
-            raise CalibrationError(f"{path} has version {version}, this laptime reads {VERSION}; calibrate")
+            raise CalibrationError(
+                f"{shown} has version {one_line(version)[:20]}, this laptime reads {VERSION}; calibrate"
+            )
         try:
-            return cls._of(head, arrays)
-        except (KeyError, ValueError, TypeError, AttributeError) as error:
-            raise CalibrationError(f"{path} is damaged ({error!r}); calibrate anew") from None
+            return cls._of(build(_Head, head), arrays)
+        except (KeyError, ValueError, TypeError, OverflowError) as error:
+            raise CalibrationError(f"{shown} is damaged ({first_line(error)}); calibrate anew") from None
 
     @classmethod
-    def _of(cls, head: Mapping[str, Any], arrays: dict[str, NDArray[np.generic]]) -> Calibration:
-        if not min(head["bandwidth"], head["peaks"]["float32"]) > 0:  # other types lean on float32
-            raise ValueError("its bandwidth and peak must be above 0")
+    def _of(cls, head: _Head, arrays: dict[str, NDArray[np.generic]]) -> Calibration:
+        if "float32" not in head.peaks or not min(head.bandwidth, *head.peaks.values()) > 0:
+            raise ValueError("its bandwidth and peaks must be above 0")  # other types lean on float32
         found: dict[str, dict[tuple[str, str], Forest]] = {"times": {}, "workspaces": {}}
         for name in sorted({key.rsplit("/", 1)[0] for key in arrays}):
             folder, kind, dtype = name.split("/")
             found[folder][kind, dtype] = Forest.of(name, arrays)
         return cls(
-            device=head["device"],
-            peaks=head["peaks"],
-            bandwidth=head["bandwidth"],
+            device=head.device,
+            peaks=head.peaks,
+            bandwidth=head.bandwidth,
             forests=found["times"],
             workspaces=found["workspaces"],
-            host_us={key: (fixed, each) for key, (fixed, each) in head["host_us"].items()},
-            facts=head["facts"],
+            host_us=head.host_us,
+            facts=head.facts,
         )
 
 

@@ -7,6 +7,10 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from laptime.errors import CalibrationError
+
+_LARGEST = 200.0  # of a sum: its exponential is still a number
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Forest:
@@ -22,6 +26,8 @@ class Forest:
 
     def __call__(self, rows: NDArray[np.float64]) -> NDArray[np.float64]:
         """One number for each row."""
+        if self.feature.max() >= rows.shape[1]:
+            raise CalibrationError("the calibration was made with other features; calibrate anew")
         trees = np.arange(len(self.feature))[:, None]
         node = np.zeros((len(self.feature), len(rows)), np.int64)
         at = np.arange(len(rows))[None, :]
@@ -46,4 +52,21 @@ class Forest:
         named = {
             name: arrays[f"{prefix}/{name}"] for name in ("feature", "threshold", "left", "right", "value")
         }
-        return cls(start=float(start), depth=int(depth), **named)  # type: ignore[arg-type]
+        forest = cls(start=float(start), depth=int(depth), **named)  # type: ignore[arg-type]
+        forest._check()
+        return forest
+
+    def _check(self) -> None:
+        """Raise where the arrays are none of a forest: a branch that leads nowhere, a leaf that overflows."""
+        whole, real = (self.feature, self.left, self.right), (self.threshold, self.value)
+        shapes = {each.shape for each in (*whole, *real)}
+        if len(shapes) > 1 or self.feature.ndim != 2 or not self.feature.size:
+            raise ValueError("its trees are not of one shape")
+        if {each.dtype.kind for each in whole} != {"i"} or {each.dtype.kind for each in real} != {"f"}:
+            raise ValueError("its trees are not of numbers")
+        nodes = self.feature.shape[1]
+        if any(each.min() < 0 for each in whole) or max(self.left.max(), self.right.max()) >= nodes:
+            raise ValueError("its trees have branches that lead nowhere")
+        largest = np.abs(self.value.astype(np.float64)).max(axis=1).sum() + abs(self.start)
+        if not (0 <= self.depth <= nodes and largest < _LARGEST):  # also where it is not a number
+            raise ValueError("its trees are deeper or larger than any")

@@ -12,11 +12,11 @@ import numpy as np
 from laptime import hardware
 from laptime.errors import HardwareError, LaptimeError, PredictionError
 from laptime.estimate import device_speed
+from laptime.files.text import one_line
 from laptime.hardware import Device
 from laptime.model import Account, Phase, Stage, Statistics, Workload, summarize
 from laptime.model.layers import OTHER_LAYER
 from laptime.runs import Run
-from laptime.runs.files import one_line
 from laptime.runs.run import WORKLOAD_FILE
 
 # Waiting for data or for other ranks, and what recording costs: a predicted step has none of them.
@@ -88,7 +88,7 @@ def workload_of(run: Run) -> Workload:
     """What the run's step asks of a machine, as it was read while it was recorded."""
     path = run.path / WORKLOAD_FILE
     if path.exists():
-        return Workload.load(path)
+        return Workload.load(path, inside=run.path)
     told = run.summary.get("workload")
     why = (told or {}).get("reason") if isinstance(told, Mapping) else "an earlier laptime recorded it"
     raise PredictionError(

@@ -9,11 +9,13 @@ from typing import Annotated
 import numpy as np
 from numpy.typing import NDArray
 
+from laptime.errors import WorkloadError
 from laptime.estimate.calibration import Calibration
 from laptime.estimate.datasheet_transfer import sort_of
 from laptime.estimate.device_speed import Speed
 from laptime.estimate.features import Work, kernel_work, work
 from laptime.estimate.launch_queue import Played, play
+from laptime.files.text import first_line
 from laptime.model import Operation, Phase, Workload
 from laptime.model.constants import Source
 from laptime.ops.registry import kind_named
@@ -91,11 +93,16 @@ class Prepared:
 def prepare(workload: Workload, calibration: Calibration) -> Prepared:
     """The part of a prediction that takes long, and that devices without a calibration share."""
     alone = calibration.host_is_device  # nobody hands anything over
-    parts = [
-        (one, (work(one),) if alone else tuple(_parts(one)))
-        for one in workload.operations
-        if one.phase is not Phase.UPDATE
-    ]
+    try:
+        parts = [
+            (one, (work(one),) if alone else tuple(_parts(one)))
+            for one in workload.operations
+            if one.phase is not Phase.UPDATE
+        ]
+    except (KeyError, ArithmeticError) as error:  # the document of a workload can leave sizes out
+        raise WorkloadError(
+            f"an operation of the workload has no usable sizes ({first_line(error)}); trace it anew"
+        ) from None
     works = tuple(part for _, found in parts for part in found)
     return Prepared(
         workload=workload,

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from laptime.errors import AmbiguousDevice, CatalogError, UnknownDevice
+from laptime.files.text import one_line
 from laptime.hardware import reading
 from laptime.hardware.device import Device, Link, Price, Storage
 from laptime.hardware.names import key, runs
@@ -171,7 +172,7 @@ def _known() -> _Catalog:
 
 
 def _own(path: Path) -> tuple[Device, str]:
-    return reading.user_device(path, _shipped().links), reading.shown(path)
+    return reading.user_device(path, _shipped().links), one_line(path)
 
 
 def _user_files() -> list[Path]:
@@ -186,7 +187,7 @@ def _user_prices() -> dict[str, Price]:
     path = _settings() / "prices.toml"
     if not path.is_file():
         return {}
-    where = reading.shown(path)
+    where = one_line(path)
     rows = reading.read_toml(path, where).get("price", [])
     if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
         raise CatalogError(f"{where}: price is {rows!r}; write each price under a line [[price]]")

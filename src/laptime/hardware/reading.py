@@ -5,12 +5,14 @@ from __future__ import annotations
 import difflib
 import math
 import re
-import tomllib
 from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any, Protocol, get_args
 
 from laptime.errors import CatalogError
+from laptime.files.parse import parse_toml
+from laptime.files.read import read_bytes
+from laptime.files.text import first_line, one_line
 from laptime.hardware.device import Device, Kind, Link, Price, Storage, raid0
 
 Table = Mapping[str, Any]
@@ -54,26 +56,21 @@ _DEVICE_KEYS = (
 def read_toml(path: Readable, where: str) -> dict[str, Any]:
     """The file as tables."""
     try:
-        return tomllib.loads(path.read_bytes().decode())
+        return parse_toml(read_bytes(path) if isinstance(path, Path) else path.read_bytes())
     except FileNotFoundError:
         raise CatalogError(f"{where} does not exist; check the path") from None
     except OSError as error:
-        raise CatalogError(f"{where} cannot be read: {error.strerror}; check the path") from None
+        raise CatalogError(f"{where} cannot be read: {first_line(error)}; check the path") from None
     except UnicodeDecodeError:
         raise CatalogError(f"{where} is not UTF-8; save it as such") from None
-    except tomllib.TOMLDecodeError as error:
-        raise CatalogError(f"{where} is not TOML: {error}; mend that line") from None
+    except ValueError as error:
+        raise CatalogError(f"{where} is not TOML: {first_line(error)}; mend that line") from None
 
 
 def user_device(path: Path, links: Collection[str]) -> Device:
     """The one device of a user's file. What has no source of its own has the file."""
-    where = shown(path)
+    where = one_line(path)
     return read_device({"source": where, **read_toml(path, where)}, where, links)
-
-
-def shown(path: Path) -> str:
-    """A path on one line, whatever it holds."""
-    return str(path) if str(path).isprintable() else repr(str(path))
 
 
 def read_device(table: Table, where: str, links: Collection[str], documents: Table | None = None) -> Device:

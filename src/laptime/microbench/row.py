@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import csv
-import gzip
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from laptime.errors import CalibrationError
 from laptime.estimate.features import work
 from laptime.estimate.fit import TimedOperation
+from laptime.files.parse import parse_json
+from laptime.files.read import MIB, open_text
+from laptime.files.text import first_line, one_line
+from laptime.files.typed import count, number, text
 from laptime.model import Operation, Phase
 
+ROWS_BYTES = 256 * MIB  # a sweep of 30,000 operations has 5 MB
 _COLUMNS = (
     "op",
     "kind",
@@ -63,23 +68,35 @@ def write_rows(rows: Iterable[SweepRow], path: str | Path) -> None:
 
 def read_rows(path: str | Path) -> Iterator[SweepRow]:
     """What `write_rows` wrote, packed or not."""
-    opened = gzip.open if Path(path).suffix == ".gz" else open
-    with opened(path, "rt", newline="", encoding="utf-8") as file:
-        for line in csv.DictReader(file):
-            yield SweepRow(
-                operation=Operation(
-                    name=line["op"],
-                    kind=line["kind"],
-                    phase=Phase.FORWARD,
-                    layer="",
-                    dtype=line["dtype"],
-                    sizes=json.loads(line["sizes"]),
-                    flops=int(line["flops"]),
-                    read=int(line["read"]),
-                    written=int(line["written"]),
-                ),
-                device_us=float(line["device_us"]),
-                host_us=float(line["host_us"]),
-                calls=int(line["calls"]),
-                workspace=int(line["workspace"]) if line.get("workspace") else None,
-            )
+    try:
+        with open_text(Path(path), most=ROWS_BYTES) as file:
+            yield from map(_row, csv.DictReader(file))
+    except (OSError, ValueError, LookupError, TypeError, OverflowError, csv.Error) as error:
+        raise CalibrationError(
+            f"{one_line(path)} holds no rows of a sweep ({first_line(error)}); sweep anew"
+        ) from None
+
+
+def _row(line: Mapping[str, str]) -> SweepRow:
+    given = {
+        name: count(int(line[name]))
+        for name in ("flops", "read", "written", "calls", "workspace")
+        if line.get(name)
+    }
+    return SweepRow(
+        operation=Operation(
+            name=text(line["op"]),
+            kind=text(line["kind"]),
+            phase=Phase.FORWARD,
+            layer="",
+            dtype=text(line["dtype"]),
+            sizes={text(name): count(size) for name, size in dict(parse_json(text(line["sizes"]))).items()},
+            flops=given["flops"],
+            read=given["read"],
+            written=given["written"],
+        ),
+        device_us=number(float(line["device_us"])),
+        host_us=number(float(line["host_us"])),
+        calls=given["calls"],
+        workspace=given.get("workspace"),
+    )

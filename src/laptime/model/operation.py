@@ -58,11 +58,10 @@ class Operation:
             "sizes": dict(self.sizes),
         }
 
-    @classmethod
-    def of(cls, document: Mapping[str, Any]) -> Operation:
-        """From what `document` gave; what only another laptime keeps is passed over."""
-        known = {name: document[name] for name in cls.__slots__ if name in document}
-        phase = document["phase"]
-        known["layer"] = document["layer"] or LOSS_LAYER  # version 1 left the loss without a name,
-        known["phase"] = Phase.FORWARD if phase == "loss" else Phase(phase)  # and gave it a phase of its own
-        return cls(**known)
+
+def named_loss(document: Any) -> Any:
+    """An operation's document with the loss under its name: version 1 had none, and a phase of its own."""
+    if not isinstance(document, dict) or (document.get("layer") and document.get("phase") != "loss"):
+        return document
+    phase = Phase.FORWARD.value if document.get("phase") == "loss" else document.get("phase")
+    return document | {"layer": document.get("layer") or LOSS_LAYER, "phase": phase}

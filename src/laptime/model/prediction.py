@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Annotated, Any
 
+from laptime.files.typed import build
 from laptime.model.accounts import Account
 from laptime.model.constants import Source
 from laptime.model.layers import LOSS_LAYER, LayerSeconds
@@ -57,25 +58,26 @@ class Prediction:
     watts: float | None = None
 
     @classmethod
-    def of(cls, document: Mapping[str, Any]) -> Prediction:
+    def of(cls, document: Any) -> Prediction:
         """From its fields as JSON has them; what only another laptime keeps is passed over."""
-        known = {one.name: document[one.name] for one in fields(cls) if one.name in document}
-        low, high = map(float, document["interval_s"])
-        names = [one.name for one in fields(LayerSeconds)]
-        return cls(
-            **known
-            | {
-                "interval_s": (low, high),
-                "phases": {Account(name): float(seconds) for name, seconds in document["phases"].items()},
-                "layer_times": tuple(
-                    LayerSeconds(
-                        **{name: one[name] for name in names} | {"layer": one["layer"] or LOSS_LAYER}
-                    )
-                    for one in document["layer_times"]  # an earlier laptime left the loss without a name
-                ),
-                "notes": tuple(map(str, document.get("notes") or ())),
-            }
-        )
+        if not isinstance(document, Mapping):
+            raise ValueError("it is no object")
+        rows = document.get("layer_times")
+        if isinstance(rows, list):  # an earlier laptime left the loss without a name
+            nameless = [isinstance(row, dict) and row.get("layer") == "" for row in rows]
+            rows = [
+                row | {"layer": LOSS_LAYER} if loss else row for row, loss in zip(rows, nameless, strict=True)
+            ]
+        made = build(cls, {**document, "layer_times": rows})
+        if (
+            min(made.batch, made.gpus) < 1
+            or not made.step_s > 0
+            or not made.interval_s[0] <= made.interval_s[1]
+        ):
+            raise ValueError("batch, gpus and step_s must be above 0, and the interval in order")
+        if made.device_memory_bytes is not None and not made.device_memory_bytes > 0:
+            raise ValueError("device_memory_bytes must be above 0")
+        return made
 
     def layers(self) -> tuple[LayerSeconds, ...]:
         """In the order of their first calls."""

@@ -8,10 +8,14 @@ from pathlib import Path
 from typing import Any
 
 from laptime.errors import WorkloadError
+from laptime.files.read import read_json
+from laptime.files.text import first_line, one_line
+from laptime.files.typed import build
 from laptime.model.accounts import Phase
-from laptime.model.operation import Operation
+from laptime.model.operation import Operation, named_loss
 
 VERSION = 1
+_HOW_TO_SAVE = "`laptime predict NETWORK --save FILE` and Workload.save make one"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,39 +84,36 @@ class Workload:
     def of(cls, document: Any, where: str = "it") -> Workload:
         """From what `document` gave; `where` it came from, for whoever has to mend it."""
         if not isinstance(document, dict) or "laptime_workload" not in document:
-            raise WorkloadError(
-                f"{where} is no workload; `laptime predict NETWORK --save FILE` and Workload.save make one"
-            )
+            raise WorkloadError(f"{where} is no workload; {_HOW_TO_SAVE}")
         version = document["laptime_workload"]
         if version != VERSION:
-            raise WorkloadError(f"{where} has version {version}, this laptime reads {VERSION}; trace it anew")
-        try:
-            fields = {"notes": (), **{name: document[name] for name in cls.__slots__ if name in document}}
-            return cls(
-                **fields
-                | {
-                    "layers": tuple(fields["layers"]),
-                    "notes": tuple(fields["notes"]),
-                    "operations": tuple(Operation.of(one) for one in fields["operations"]),
-                    "memory": Memory(**fields["memory"]),
-                }
+            raise WorkloadError(
+                f"{where} has version {one_line(version)[:20]}, this laptime reads {VERSION}; trace it anew"
             )
-        except (KeyError, TypeError, ValueError) as error:
-            raise WorkloadError(f"{where} is damaged ({error}); trace it anew") from None
+        try:
+            operations = document.get("operations")
+            if isinstance(operations, list):  # version 1 named the loss otherwise
+                document = document | {"operations": [named_loss(one) for one in operations]}
+            workload = build(cls, document)
+            if workload.batch < 1:
+                raise ValueError("batch is 0")
+            return workload
+        except ValueError as error:
+            raise WorkloadError(f"{where} is damaged ({first_line(error)}); trace it anew") from None
 
     def save(self, path: str | Path) -> None:
         """Write it as JSON."""
         Path(path).write_text(json.dumps(self.document()), encoding="utf-8")
 
     @classmethod
-    def load(cls, path: str | Path) -> Workload:
-        """Read what `save` wrote."""
+    def load(cls, path: str | Path, *, inside: Path | None = None) -> Workload:
+        """Read what `save` wrote; with `inside`, no link that leads out of that folder is followed."""
+        where = one_line(path)
         try:
-            document = json.loads(Path(path).read_text(encoding="utf-8"))
+            return cls.of(read_json(path, inside=inside), where)
         except OSError as error:
-            raise WorkloadError(f"{path} cannot be read ({error.strerror}); give a saved workload") from None
-        except ValueError:
             raise WorkloadError(
-                f"{path} is no workload; `laptime predict NETWORK --save FILE` and Workload.save make one"
+                f"{where} cannot be read ({first_line(error)}); give a saved workload"
             ) from None
-        return cls.of(document, str(path))
+        except ValueError:
+            raise WorkloadError(f"{where} is no workload; {_HOW_TO_SAVE}") from None

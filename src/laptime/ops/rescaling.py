@@ -12,6 +12,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
 from laptime.errors import WorkloadError
+from laptime.files.text import first_line
 from laptime.model import Operation, Phase
 from laptime.model.workload import Memory, Workload
 from laptime.ops.optimizers import temporaries
@@ -28,15 +29,20 @@ def rescaled(workload: Workload, batch: int) -> Workload:
         raise WorkloadError(
             "of a step with one sample nobody can tell what grows with the batch; read or record one with two"
         )
-    weights = _weights(workload.operations)
     share = batch / workload.batch
-    operations = tuple(
-        replace(
-            _operation(operation, workload.batch, batch, weights),
-            alive=int(min(operation.alive, fixed) + max(0, operation.alive - fixed) * share),
+    try:
+        weights = _weights(workload.operations)
+        operations = tuple(
+            replace(
+                _operation(operation, workload.batch, batch, weights),
+                alive=int(min(operation.alive, fixed) + max(0, operation.alive - fixed) * share),
+            )
+            for operation, fixed in zip(workload.operations, _fixed_bytes(workload, weights), strict=True)
         )
-        for operation, fixed in zip(workload.operations, _fixed_bytes(workload, weights), strict=True)
-    )
+    except (KeyError, ArithmeticError) as error:  # the document of a workload can leave sizes out
+        raise WorkloadError(
+            f"an operation of the workload has no usable sizes ({first_line(error)}); trace it anew"
+        ) from None
     most = max((operation.alive for operation in operations), default=0)
     return replace(
         workload,

@@ -10,7 +10,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from laptime.errors import RunExists
-from laptime.runs.files import hidden_owner, one_line
+from laptime.files.text import one_line
+from laptime.files.write import hidden_owner
 from laptime.runs.heartbeat import process_lives
 from laptime.runs.parts import live
 from laptime.runs.run import NETWORK_FILE, RUN_FILE, WORKLOAD_FILE, Run

@@ -5,13 +5,15 @@ Rank 0's health is a part of `run.json`; another rank that had trouble leaves a 
 
 from __future__ import annotations
 
-import json
 import logging
 import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any, Self
+
+from laptime.files.read import read_json
+from laptime.files.typed import count
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,7 +80,7 @@ def healths(directory: Path, first: Health) -> dict[int, Health]:
     for path in sorted(directory.glob("health-r*.json")):
         number = path.stem.removeprefix("health-r")
         try:
-            found[int(number)] = Health.of(json.loads(path.read_bytes()))
+            found[count(int(number))] = Health.of(read_json(path, inside=directory))
         except (OSError, ValueError):
             continue
     return found

@@ -18,12 +18,17 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from laptime.runs.files import replacing
+from laptime.files.read import MIB, open_plain
+from laptime.files.write import replacing
 from laptime.runs.schema import TableSchema
 
 FAN = 32  # so many parts of one size become one of the next: few files, and few rewrites of a row
 LARGE_ROWS = 4_000_000  # not rewritten while the run goes on; reading is no faster with larger parts
 GROUP_ROWS = 131_072  # rows per row group: what a merge holds in memory, and what DuckDB reads as one task
+
+MOST_GROUP_ROWS = 8 * GROUP_ROWS
+MOST_GROUP_BYTES = 256 * MIB  # encoded, as the footer says
+MOST_TEXT_BYTES = 512 * MIB  # of one column of words, decoded
 
 _NAME = re.compile(r"part-r(\d+)-(\d+)-(\d+)\.parquet")
 
@@ -88,8 +93,21 @@ def _listing(directory: Path) -> set[Path]:
 
 
 def open_part(path: Path, **options: Any) -> Any:
-    """A part opened for reading. As bytes, a path survives whatever characters it has."""
-    return pq.ParquetFile(pa.OSFile(os.fsencode(path)), page_checksum_verification=True, **options)
+    """A part opened for reading, unless its footer says that it unpacks to more than any part does."""
+    with open_plain(path, inside=path.parent.parent) as file:
+        size = os.fstat(file.fileno()).st_size
+    # As bytes, a path survives whatever characters it has.
+    parquet = pq.ParquetFile(pa.OSFile(os.fsencode(path)), page_checksum_verification=True, **options)
+    _check_size(parquet.metadata, size)
+    return parquet
+
+
+def _check_size(footer: Any, size: int) -> None:
+    groups = [footer.row_group(group) for group in range(footer.num_row_groups)]
+    if any(group.num_rows > MOST_GROUP_ROWS or group.total_byte_size > MOST_GROUP_BYTES for group in groups):
+        raise pa.ArrowInvalid("a row group is larger than any that laptime writes")
+    if footer.num_rows > MOST_GROUP_ROWS + size // 2:  # a row takes more than eight bytes
+        raise pa.ArrowInvalid("it says that it has more rows than its bytes can hold")
 
 
 class PartWriter:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import pyarrow as pa
 
 from laptime.errors import QueryError, RunError
-from laptime.runs.files import one_line, text_of
+from laptime.files.text import one_line, text_of
 from laptime.runs.repeats import KEY
 from laptime.runs.run import RUN_FILE, Run, load
 from laptime.runs.schema import TABLES, TableSchema

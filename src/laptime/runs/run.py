@@ -2,24 +2,27 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import fields
-from datetime import datetime
+from dataclasses import dataclass
+from datetime import UTC, datetime
 from functools import cached_property
 from pathlib import Path
 from typing import Any, ClassVar, Protocol, Self, overload
 
 from laptime.errors import DamagedRun, NotARun, RunError
+from laptime.files.parse import parse_json
+from laptime.files.read import read_bytes, read_json
+from laptime.files.text import first_line, one_line
+from laptime.files.typed import build
 from laptime.model import Account, Layer, Stage, Step
 from laptime.runs import schema
 from laptime.runs.account_summary import AccountSummaries, summarize_accounts
-from laptime.runs.files import first_line, one_line
 from laptime.runs.health import Health
 from laptime.runs.heartbeat import is_alive
 from laptime.runs.layer_summary import LayerSummaries, summarize_layers
 from laptime.runs.select import RunTables, SelectedLayers, SelectedSteps, select_layers
 from laptime.runs.table_reader import StoredTable
+from laptime.runs.validate import sound
 
 RUN_FILE = "run.json"
 NETWORK_FILE = "network.json"
@@ -29,6 +32,13 @@ _KEYS = {
     **dict.fromkeys(("heartbeat", "config", "environment", "summary", "outputs", "health"), dict),
 }
 STATUSES = ("running", "finished", "failed", "interrupted")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Network:
+    """The content of `network.json`."""
+
+    layers: tuple[Layer, ...]
 
 
 class Steps(Sequence[Step]):
@@ -95,10 +105,10 @@ class Run:
         self.path = path
         self.id: str = document["id"]
         self.status: str = document["status"]
-        self.created: datetime = datetime.fromisoformat(document["created"])
+        self.created: datetime = _time(document["created"])
         self.config: dict[str, Any] = document["config"]
-        self.environment: dict[str, Any] = document["environment"]
-        self.summary: dict[str, Any] = document["summary"]
+        self.environment: dict[str, Any] = sound(document, "environment")
+        self.summary: dict[str, Any] = sound(document, "summary")
         self.outputs: dict[str, str] = document["outputs"]
         self.heartbeat: dict[str, Any] = document["heartbeat"]
         self.health = Health.of(document["health"])
@@ -128,11 +138,9 @@ class Run:
         path = self.path / NETWORK_FILE
         if not path.exists():
             return ()
-        known = {field.name for field in fields(Layer)}
         try:
-            rows = json.loads(path.read_bytes())["layers"]
-            return tuple(Layer(**{key: row[key] for key in row if key in known}) for row in rows)
-        except (OSError, ValueError, KeyError, TypeError) as error:
+            return build(_Network, read_json(path, inside=self.path)).layers
+        except (OSError, ValueError) as error:
             raise DamagedRun(
                 f"{one_line(path)} is damaged ({first_line(error)}); delete it to read the rest of the run"
             ) from error
@@ -225,7 +233,7 @@ def read_document(directory: Path) -> dict[str, Any]:
     """The content of a directory's `run.json`, in this version's form."""
     path = directory / RUN_FILE
     try:
-        content = path.read_bytes()
+        content = read_bytes(path, inside=directory)
     except (FileNotFoundError, NotADirectoryError):
         what = "holds no run.json" if directory.is_dir() else "is not a directory"
         if not directory.exists():
@@ -234,7 +242,7 @@ def read_document(directory: Path) -> dict[str, Any]:
     except OSError as error:
         raise RunError(f"{one_line(path)} cannot be read: {first_line(error)}") from error
     try:
-        document = json.loads(content)
+        document = parse_json(content)
     except ValueError as error:
         what = "is empty" if not content.strip() else f"is cut off or altered ({first_line(error)})"
         raise DamagedRun(f"{one_line(path)} {what}; restore it from a copy") from error
@@ -242,16 +250,19 @@ def read_document(directory: Path) -> dict[str, Any]:
         raise NotARun(f"{one_line(path)} was not written by laptime; give the directory of a run")
     document = schema.upgrade(document, where=one_line(path))
     wrong = [key for key, kind in _KEYS.items() if not isinstance(document.get(key), kind)]
-    if not wrong and not _is_time(document["created"]):
-        wrong = ["created"]
+    if not wrong:
+        try:
+            _time(document["created"])
+        except (ValueError, OverflowError):
+            wrong = ["created"]
     if wrong:
         raise DamagedRun(f"{one_line(path)} is damaged ({', '.join(wrong)} missing); restore it from a copy")
     return document
 
 
-def _is_time(text: str) -> bool:
-    try:
-        datetime.fromisoformat(text)
-    except ValueError:
-        return False
-    return True
+def _time(text: str) -> datetime:
+    """When a run was created. A year that no run has would overflow in another time zone."""
+    when = datetime.fromisoformat(text)
+    if not 1970 <= when.year < 9999:
+        raise ValueError(f"the year {when.year}")
+    return when if when.tzinfo is not None else when.replace(tzinfo=UTC)

@@ -11,10 +11,11 @@ from pathlib import Path
 from typing import Any
 
 from laptime.errors import NotARun
+from laptime.files.text import first_line
+from laptime.files.write import Reserve, locked, replacing, write_json
 from laptime.model import Layer
 from laptime.runs.directory import RESERVE_FILE
 from laptime.runs.exporters import csv_files
-from laptime.runs.files import Reserve, first_line, locked, replacing, write_json
 from laptime.runs.health import Health, file_name
 from laptime.runs.run import NETWORK_FILE, RUN_FILE, WORKLOAD_FILE, Run, read_document
 from laptime.runs.schema import SCHEMA_VERSION

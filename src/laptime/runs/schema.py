@@ -16,6 +16,7 @@ import numpy as np
 import pyarrow as pa
 
 from laptime.errors import DamagedRun, NewerSchema
+from laptime.files.text import one_line
 from laptime.model import ACCOUNTS, KernelTime, LayerTime, Step
 from laptime.model.columns import Column, columns_of
 
@@ -60,7 +61,14 @@ class TableSchema(Generic[Value]):
         for batch in table.to_batches(max_chunksize=1000):
             for row in batch.to_pylist():
                 for name, word in self.words.items():
-                    row[name] = word(row[name])
+                    try:
+                        row[name] = word(row[name])
+                    except ValueError:
+                        known, given = ", ".join(word), one_line(row[name])[:60]
+                        raise DamagedRun(
+                            f"the table {self.name} holds {given!r} as {name}, which is none of {known}; "
+                            "restore the run from a copy"
+                        ) from None
                 yield self.value(**row)
 
     def from_columns(self, columns: Mapping[str, Any]) -> Any:

@@ -15,8 +15,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from laptime.errors import DamagedRun, RunError
-from laptime.runs.files import first_line, one_line
-from laptime.runs.parts import PartFile, live, open_part
+from laptime.files.text import first_line, one_line
+from laptime.runs.parts import MOST_TEXT_BYTES, PartFile, live, open_part
 from laptime.runs.repeats import KEY, NONE, Repeats, find_repeats
 from laptime.runs.schema import TableSchema, Value
 from laptime.runs.schema import steps as steps_schema
@@ -118,13 +118,10 @@ class StoredTable(Generic[Value]):
         for part in parts:
             with _naming(part.path):
                 parquet = open_part(part.path)
-                missing = self.schema.missing(parquet.schema_arrow.names)
-                if missing is None:
-                    raise pa.ArrowInvalid(f"its columns are not those of the table {self.schema.name}")
+                missing = self._missing(parquet.schema_arrow)
                 stored = [name for name in columns if name not in missing]
-                if coded:
-                    words = [name for name in stored if name in self.schema.repeated]
-                    parquet = open_part(part.path, metadata=parquet.metadata, read_dictionary=words)
+                words = [name for name in stored if name in self.schema.repeated]
+                parquet = open_part(part.path, metadata=parquet.metadata, read_dictionary=words)
             for group in range(parquet.num_row_groups):
                 facts = parquet.metadata.row_group(group)
                 rows = facts.num_rows
@@ -135,9 +132,36 @@ class StoredTable(Generic[Value]):
                 if _may_hold(facts, steps):
                     with _naming(part.path):
                         table = parquet.read_row_group(group, columns=stored).slice(skip)
+                        table = self._checked(table, coded=coded)
                         table = self.schema.completed(table, columns, coded=coded) if missing else table
                 yield rows - skip, table
                 skip = 0
+
+    def _missing(self, columns: Any) -> list[str]:
+        """The columns that a part is older than; raises where it is no part of this table."""
+        missing = self.schema.missing(columns.names)
+        if missing is None or len(set(columns.names)) < len(columns.names):
+            raise pa.ArrowInvalid(f"its columns are not those of the table {self.schema.name}")
+        for mine in self.schema.arrow:
+            if mine.name not in missing and columns.field(mine.name).type != mine.type:
+                raise pa.ArrowInvalid(f"{mine.name} is {columns.field(mine.name).type}, not {mine.type}")
+        return missing
+
+    def _checked(self, table: Any, *, coded: bool) -> Any:
+        """Rows without gaps where there may be none; words as text, if they do not explode as such."""
+        for place, column in enumerate(table.columns):
+            field = self.schema.arrow.field(table.column_names[place])
+            if column.null_count and not field.nullable:
+                raise pa.ArrowInvalid(f"{field.name} has {column.null_count} missing values")
+            if not coded and pa.types.is_dictionary(column.type):
+                for chunk in column.chunks:
+                    lengths = pc.cast(pc.binary_length(chunk.dictionary), pa.int64())
+                    if (pc.max(lengths).as_py() or 0) * len(chunk) > MOST_TEXT_BYTES:
+                        size = pc.sum(pc.take(lengths, chunk.indices)).as_py() or 0
+                        if size > MOST_TEXT_BYTES:
+                            raise pa.ArrowInvalid(f"{field.name} holds {size:,} bytes of text")
+                table = table.set_column(place, field, column.cast(field.type))
+        return table
 
 
 def _attempts(parquet: Any) -> list[int]:
@@ -170,7 +194,7 @@ def _naming(path: Path) -> Iterator[None]:
         raise
     except PermissionError as error:
         raise RunError(f"{one_line(path)} cannot be read: permission denied") from error
-    except (OSError, pa.ArrowException) as error:
+    except (OSError, ValueError, LookupError, pa.ArrowException) as error:
         raise DamagedRun(
             f"{one_line(path)} is damaged ({first_line(error)}); delete it to read the rest of the run"
         ) from error

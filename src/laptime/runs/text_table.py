@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+from laptime.files.text import one_line
 from laptime.model import Statistics
-from laptime.runs.files import one_line
 
 _WIDEST = 48
 

@@ -12,11 +12,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from laptime.errors import RunError, RunExists
+from laptime.files.text import first_line, one_line
+from laptime.files.write import plain, write_json
 from laptime.model import Layer
 from laptime.runs import heartbeat
 from laptime.runs.directory import new_id, refuse_if_taken, remove_leftovers
 from laptime.runs.disk_trouble import DiskTrouble
-from laptime.runs.files import first_line, one_line, plain, write_json
 from laptime.runs.health import Health, lost_sentence, warn
 from laptime.runs.lost_rows import settled
 from laptime.runs.parts import PartWriter

@@ -12,7 +12,7 @@ from torch.optim.lr_scheduler import LambdaLR
 from torch.utils.data import Dataset
 
 from laptime.errors import ConfigError, LaptimeError
-from laptime.runs.files import first_line
+from laptime.files.text import first_line
 from laptime.training import target
 from laptime.training.config import Config
 from laptime.training.data import Data, NetworkInput, open_data

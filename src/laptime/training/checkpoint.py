@@ -11,9 +11,11 @@ import numpy as np
 import torch
 
 from laptime.errors import TrainingError
+from laptime.files.read import open_plain
+from laptime.files.text import first_line, one_line
+from laptime.files.write import replacing
 from laptime.recorder.backends import accelerators
 from laptime.runs.directory import unused
-from laptime.runs.files import first_line, one_line, replacing
 
 FOLDER = "checkpoint"
 LAST, BEST = "last.pt", "best.pt"
@@ -86,7 +88,8 @@ def load(path: Path) -> dict[str, Any]:
     if not path.exists():
         raise TrainingError(f"there is no checkpoint {one_line(path)}; {anew(path)}")
     try:
-        state: dict[str, Any] = torch.load(path, map_location="cpu", weights_only=True)
+        with open_plain(path, inside=path.parent.parent) as file:
+            state: dict[str, Any] = torch.load(file, map_location="cpu", weights_only=True)
         version = state["version"]
     except Exception as error:
         raise TrainingError(
@@ -94,7 +97,7 @@ def load(path: Path) -> dict[str, Any]:
         ) from error
     if version != VERSION:
         raise TrainingError(
-            f"the checkpoint {one_line(path)} has version {version}, this laptime reads {VERSION}; "
-            f"{anew(path)}"
+            f"the checkpoint {one_line(path)} has version {one_line(version)[:20]}, "
+            f"this laptime reads {VERSION}; {anew(path)}"
         )
     return state

@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import Any
 
 from laptime.errors import ConfigError, LaptimeError
+from laptime.files.text import one_line
 from laptime.runs import Run, discard, load
-from laptime.runs.files import one_line
 from laptime.training import checkpoint, resume_checks
 from laptime.training.config import Config
 from laptime.training.config.notation import full_key

@@ -9,7 +9,7 @@ from contextlib import AbstractContextManager
 import torch
 
 from laptime.errors import ConfigError, TrainingError
-from laptime.runs.files import first_line
+from laptime.files.text import first_line
 from laptime.training.config.schema import TrainConfig
 from laptime.training.objectives import Batch
 from laptime.training.stop_signals import STOPPING, Requests, hearing

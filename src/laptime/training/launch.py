@@ -7,7 +7,6 @@ Ranks can be started by `torchrun` as well.
 from __future__ import annotations
 
 import inspect
-import json
 import logging
 import os
 import signal
@@ -22,7 +21,9 @@ from pathlib import Path
 from typing import Any
 
 from laptime.errors import LaptimeError, TrainingError
-from laptime.runs.files import first_line, write_json
+from laptime.files.read import read_json
+from laptime.files.text import first_line
+from laptime.files.write import write_json
 from laptime.training import checkpoint
 from laptime.training.stop_signals import CHILD, INTERRUPTED, Terminated, end_with_parent
 
@@ -157,7 +158,7 @@ def _cause(folder: Path, ended: Mapping[int, int]) -> FailedRank:
             name = signal.strsignal(-status) or "an unknown one"
             line = f"rank {rank} was ended by signal {-status}, {name}{_last(folder, rank)}"
             return FailedRank(line=line, advice="; if memory ran out, lower train.batch or --workers")
-    told = [json.loads(file.read_text("utf-8")) for file in folder.glob("rank-*.json")]
+    told = [read_json(file, inside=folder) for file in folder.glob("rank-*.json")]
     if told:
         first = min(told, key=lambda report: report["at"])
         advice = "" if first["final"] else "; its traceback is above"

@@ -18,10 +18,10 @@ from torch import Tensor, nn
 from torch.amp import GradScaler
 
 from laptime.errors import TrainingError
+from laptime.files.text import first_line
 from laptime.model import Stage
 from laptime.recorder.recorder import Recorder, Resumed
 from laptime.runs import Run, load
-from laptime.runs.files import first_line
 from laptime.training import checkpoint
 from laptime.training.build import Ready
 from laptime.training.config import Config

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from laptime.errors import TrainingError
-from laptime.runs.files import one_line
+from laptime.files.text import one_line
 from laptime.training.config import Config
 from laptime.training.config.notation import written
 

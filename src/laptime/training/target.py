@@ -98,7 +98,7 @@ def _imported(file: Path) -> Any:
 
 def describe(error: BaseException) -> str:
     """An error in a few words: its class, and the first line it says."""
-    from laptime.runs.files import first_line
+    from laptime.files.text import first_line
 
     said = first_line(error)
     kind = type(error).__name__

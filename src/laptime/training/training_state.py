@@ -9,7 +9,7 @@ from typing import Any
 from torch.amp import GradScaler
 
 from laptime.errors import TrainingError
-from laptime.runs.files import first_line
+from laptime.files.text import first_line
 from laptime.training import checkpoint, resume_checks
 from laptime.training.build import Ready
 from laptime.training.config import Config

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 
 from rich.cells import cell_len
 
-from laptime.runs.files import one_line
+from laptime.files.text import one_line
 from laptime.views.time_units import figures
 
 UNKNOWN = "-"

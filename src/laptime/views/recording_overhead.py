@@ -28,7 +28,7 @@ def recorder(view: RunView) -> Iterator[str]:
             yield f"The recorder's other work (instrument) takes {format.percent(share)} of a step more."
     kernels = view.kernels
     apart = kernels.get("reconciliation")
-    if apart:
+    if apart and kernels.get("steps") and None not in apart.values():
         traced, far = format.plural(len(kernels["steps"]), "step"), format.percent(apart["spans_apart"])
         busy = f"busy {format.percent(apart['busy_share'])} of them"
         verdict = busy if apart["spans_apart"] <= _COMPARABLE else "too far to compare them"

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import Any
 
+from laptime.files.write import plain
 from laptime.model import Phase, Stage, Statistics
 from laptime.runs import LayerSummary, Run
-from laptime.runs.files import plain
 from laptime.views.findings import look_first
 from laptime.views.run_view import RunView, StageView, run_view
 

@@ -9,9 +9,9 @@ from typing import TypeVar
 
 import numpy as np
 
+from laptime.files.text import one_line
 from laptime.model import Account, LayerSeconds, Phase
 from laptime.runs import AccountSummary, LayerSummary, Run
-from laptime.runs.files import one_line
 from laptime.runs.flat_config import as_text, settings
 from laptime.views import format, palette
 from laptime.views.layer_order import BY_TIME, ORDERS, largest, possible

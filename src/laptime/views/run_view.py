@@ -16,12 +16,12 @@ import numpy as np
 from laptime.model import COMPUTE, Account, Stage, Statistics, summarize
 from laptime.runs import AccountSummaries, LayerSummaries, LayerSummary, Run
 from laptime.runs.select import Columns
+from laptime.runs.validate import formed
 from laptime.views.format import mebibytes, plural
 from laptime.views.health import HealthView, health
 from laptime.views.layers_by_device import DeviceSeconds, by_device
 from laptime.views.sparkline import Course, course
 from laptime.views.step_series import series
-from laptime.views.validate import formed, sound
 
 _FAR_APART = 1.2  # a mean and a median
 METRICS = ("loss", "top1", "topn")
@@ -131,7 +131,6 @@ class RunView:
 
 def run_view(run: Run) -> RunView:
     """All there is to say about a run."""
-    run = sound(run)
     lost = _lost(run)
     gone = [f"{what} recorded, but the run's `{table}` folder is gone" for table, what in lost.items()]
     told = run.summary.get("notes") or []

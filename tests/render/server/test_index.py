@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 from tests.runs.samples import a_finished_run
 
+from laptime.files import read
 from laptime.render.server.index import Index
 
 SECRET = "nobody may read this"
@@ -108,13 +109,13 @@ def test_a_damaged_run_has_a_reason_in_one_line(folder):
 def opened(monkeypatch):
     """Every file that is read."""
     found = []
-    before = Path.read_bytes
+    before = read.open_plain
 
-    def read_bytes(path):
+    def open_plain(path, **options):
         found.append(path)
-        return before(path)
+        return before(path, **options)
 
-    monkeypatch.setattr(Path, "read_bytes", read_bytes)
+    monkeypatch.setattr(read, "open_plain", open_plain)
     return found
 
 

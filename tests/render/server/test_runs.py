@@ -71,7 +71,7 @@ def test_a_summary_of_anything_at_all_is_listed(serve, tmp_path):
     page = serve(tmp_path / "runs").get("/")
     assert page.status_code == 200
     assert len(listed(page)) == len(odd) + 2
-    assert "nested too deep" in page.text
+    assert "nested more than 64 levels deep" in page.text
 
 
 @pytest.mark.parametrize(

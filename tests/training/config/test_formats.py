@@ -45,8 +45,8 @@ WRONG = [
         b"train: {on: 1}\nnetwork: zener4",
         "train.True has the key true, which is no text; put it in quotes",
     ),
-    ("a.toml", b"x = " + b"[" * 5000, "FILE: nested too deeply; a configuration needs three levels"),
-    ("a.yaml", b"[" * 5000, "FILE: nested too deeply; a configuration needs three levels"),
+    ("a.toml", b"x = " + b"[" * 5000, "FILE: TOML cannot be read: it is nested more than 64 levels deep"),
+    ("a.yaml", b"[" * 5000, "FILE: YAML cannot be read: it is nested more than 64 levels deep"),
     ("a.xml", b"<laptime>", "FILE: XML cannot be read: no element found: line 1, column 9"),
     (
         "a.xml",

@@ -25,6 +25,7 @@ from laptime.bridges.ranks import Seat, Seats
 from laptime.bridges.scripts.callers import Caller, caller_of, class_name, networks_of
 from laptime.bridges.scripts.step_ends import StepEnds
 from laptime.errors import AlreadyRecording, LaptimeError, ScriptError
+from laptime.files.text import first_line
 from laptime.recorder.collectives import several
 from laptime.recorder.guard import RecordingPart, attempt, warn
 from laptime.recorder.layer_division import LayerUnit, is_compiled
@@ -35,7 +36,6 @@ from laptime.recorder.recorder import Recorder
 from laptime.recorder.torch_patches import Patches
 from laptime.runs import discard
 from laptime.runs.directory import RESERVE_FILE
-from laptime.runs.files import first_line
 
 OURS = {"run.json", "network.json", RESERVE_FILE, "csv", "steps", "layers", "kernels"}
 RECORDS_ITSELF = "the script records itself with laptime; that recording is kept"

@@ -18,10 +18,11 @@ from laptime.estimate.whatif.parts import Subject, answered, ordered, prediction
 from laptime.estimate.whatif.question import DOZEN, FACTORS, LIMITS, Question
 from laptime.estimate.whatif.steps import at_batch, read_once
 from laptime.estimate.whatif.training import Asked, asked, step_on
+from laptime.files.text import first_line
+from laptime.files.write import plain
 from laptime.hardware import Device
 from laptime.model import Workload
 from laptime.runs import Run
-from laptime.runs.files import first_line, plain
 
 __all__ = ["DOZEN", "FACTORS", "LIMITS", "Question", "ask"]
 

@@ -17,10 +17,10 @@ from laptime.estimate.whatif.memory import around, largest_batch
 from laptime.estimate.whatif.question import Question
 from laptime.estimate.whatif.steps import at_batch
 from laptime.estimate.whatif.training import Asked, fed, predicted, step_on
+from laptime.files.text import first_line
 from laptime.hardware import Device
 from laptime.model import Workload
 from laptime.model.prediction import Prediction
-from laptime.runs.files import first_line
 
 COUNTS = (1, 2, 4, 8)  # GPUs of the curve
 DOUBLINGS = 3  # of the batch, to either side of the curve

@@ -12,7 +12,7 @@ from typing import Any
 
 from laptime.errors import PredictionError
 from laptime.estimate.largest_batch import MOST
-from laptime.runs.files import one_line
+from laptime.files.text import one_line
 
 # Rentable today, each with an example price in the catalog: from 16 to 192 GiB, one or two of every
 # generation since Turing, and one of AMD's. Slowest first.

@@ -8,12 +8,12 @@ from dataclasses import replace
 
 import numpy as np
 
+from laptime.files.text import one_line
 from laptime.model import Stage
 from laptime.model.comparison import EQUIVALENT, RUN_TO_RUN
 from laptime.model.statistics import FEWEST
 from laptime.render.html.page import Page, Section, Tile
 from laptime.runs import Run
-from laptime.runs.files import one_line
 from laptime.views import format
 from laptime.views.comparison import tables
 from laptime.views.comparison.notes import listed

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
+from laptime.files.text import one_line
 from laptime.model.prediction import Prediction
 from laptime.render.html.page import Page, Section, Tile
-from laptime.runs.files import one_line
 from laptime.views import format
 from laptime.views.figures import prediction as figures
 from laptime.views.prediction.tables import constants_table, flows_table, kinds_table, predictions_table

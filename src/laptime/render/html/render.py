@@ -11,8 +11,8 @@ from importlib import metadata, resources
 from typing import TYPE_CHECKING, Any
 
 from laptime.errors import MissingExtra
+from laptime.files.write import plain
 from laptime.render.html.page import Page
-from laptime.runs.files import plain
 from laptime.views import palette
 from laptime.views.figures.figure import Figure
 

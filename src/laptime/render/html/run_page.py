@@ -7,11 +7,11 @@ from collections.abc import Iterator, Mapping
 from laptime.errors import LaptimeError
 from laptime.estimate.device_speed import peaks
 from laptime.estimate.measured_step import device_of, workload_of
+from laptime.files.text import one_line
 from laptime.model import Workload
 from laptime.ops.registry import kind_named
 from laptime.render.html.page import Page, Section, Tile
 from laptime.runs import Run
-from laptime.runs.files import one_line
 from laptime.views import format
 from laptime.views.figures import layers, learning, steps
 from laptime.views.figures.breakdown import books

@@ -6,12 +6,13 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from laptime.errors import RunError
+from laptime.files.text import first_line, one_line
+from laptime.files.write import replacing
 from laptime.render.html.comparison_page import comparison_page
 from laptime.render.html.page import Page
 from laptime.render.html.render import standalone
 from laptime.render.html.run_page import run_page
 from laptime.runs import Run
-from laptime.runs.files import first_line, one_line, replacing
 
 REPORT_FILE = "report.html"
 

@@ -17,6 +17,7 @@ from starlette.routing import Route
 from starlette.types import ASGIApp
 
 from laptime.errors import LaptimeError
+from laptime.files.text import one_line
 from laptime.render.server import assets, listing
 from laptime.render.server.drawing import draw, told
 from laptime.render.server.guard import Guard, Token
@@ -27,9 +28,7 @@ from laptime.render.server.predicting import Networks, Predicting, form
 from laptime.render.server.results import MOST, Results
 from laptime.render.server.workers import Workers
 from laptime.runs import load
-from laptime.runs.files import one_line
 from laptime.views import format
-from laptime.views.validate import sound
 
 _FOREVER = "public, max-age=31536000, immutable"
 
@@ -215,7 +214,7 @@ _CHOOSE = "tick them in the list of runs and press compare."
 def _run_page(entry: Entry, seal: str) -> bytes:
     from laptime.render.html.run_page import run_page
 
-    run = sound(load(entry.path))
+    run = load(entry.path)
     page = run_page(run, title=entry.name)
     return draw("run.html", here="runs", page=page, name=entry.name, seal=seal, predictable=predictable(run))
 
@@ -223,7 +222,7 @@ def _run_page(entry: Entry, seal: str) -> bytes:
 def _comparison(entries: Sequence[Entry], names: Sequence[str]) -> bytes:
     from laptime.render.html.comparison_page import comparison_page
 
-    page = comparison_page([[sound(load(entry.path)) for entry in entries]], names)
+    page = comparison_page([[load(entry.path) for entry in entries]], names)
     return draw("compare.html", here="runs", page=page, names=names)
 
 

@@ -14,10 +14,9 @@ from threading import Lock
 from typing import Any
 
 from laptime.errors import LaptimeError
+from laptime.files.text import first_line, one_line, text_of
 from laptime.runs import Run, find_runs
-from laptime.runs.files import first_line, one_line, text_of
 from laptime.runs.run import RUN_FILE, read_document
-from laptime.views.validate import sound
 
 Seal = tuple[int, int, int]  # when it was written, its size, its inode: run.json is replaced, never edited
 
@@ -34,7 +33,7 @@ class Entry:
 
     def run(self) -> Run | None:
         """As its `run.json` tells: none of its tables is looked at. Anew, for who still runs may end."""
-        return None if self.document is None else sound(Run(self.path, self.document))
+        return None if self.document is None else Run(self.path, self.document)
 
 
 class Index:

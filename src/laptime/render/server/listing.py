@@ -9,9 +9,9 @@ from pathlib import PurePath
 from typing import Any
 from urllib.parse import quote, urlencode
 
+from laptime.files.text import first_line, one_line
 from laptime.render.server.index import Entry, Seal
 from laptime.runs import Run
-from laptime.runs.files import first_line, one_line
 from laptime.views import format
 from laptime.views.time_units import long_duration
 

@@ -13,14 +13,13 @@ from laptime.errors import PredictionError, WorkloadError
 from laptime.estimate.measured_step import workload_of
 from laptime.estimate.whatif import DOZEN, FACTORS, LIMITS, Question, ask
 from laptime.estimate.whatif.question import PRECISIONS
+from laptime.files.text import one_line
 from laptime.model import Workload
 from laptime.render.server.index import Index
 from laptime.render.server.listing import created_s, predictable
 from laptime.render.server.live import tag
 from laptime.render.server.saved import Saved
 from laptime.runs import Run, load
-from laptime.runs.files import one_line
-from laptime.views.validate import sound
 
 Read = Callable[[int, str], Workload]
 Networks = Mapping[str, Read]
@@ -87,7 +86,7 @@ class Predicting:
             raise PredictionError(f"no run is called {one_line(name)[:80]!r}; choose one of the list")
         seal = tag("predict", [entry])
         if seal not in self._runs:
-            run = sound(load(entry.path))
+            run = load(entry.path)
             self._runs[seal] = run, workload_of(run)
             while len(self._runs) > _KEPT_RUNS:
                 self._runs.popitem(last=False)

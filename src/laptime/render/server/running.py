@@ -14,9 +14,9 @@ import uvicorn
 from starlette.types import ASGIApp
 
 from laptime.errors import ServeError
+from laptime.files.text import first_line
 from laptime.render.server.connections import LimitedConnection
 from laptime.render.server.guard import Token
-from laptime.runs.files import first_line
 
 _GRACE_S = 1  # of requests that are under way when it ends; a tab keeps its connection open for ever
 

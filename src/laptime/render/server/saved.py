@@ -8,9 +8,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from threading import Lock
 
-from laptime.errors import WorkloadError
+from laptime.files.read import open_plain
+from laptime.files.text import text_of
 from laptime.model import Workload
-from laptime.runs.files import text_of
 from laptime.runs.run import RUN_FILE
 
 _MARK = b'"laptime_workload"'  # which `Workload.save` writes first
@@ -56,10 +56,7 @@ class Saved:
             return None
         with self._lock:
             if (path, seal) not in self._read:
-                try:
-                    self._read[path, seal] = Workload.load(path)
-                except RecursionError:
-                    raise WorkloadError(f"{name} is no workload; it is nested too deep") from None
+                self._read[path, seal] = Workload.load(path, inside=self.folder)
                 while len(self._read) > _KEPT:
                     del self._read[next(iter(self._read))]
             return self._read[path, seal]
@@ -79,7 +76,7 @@ class Saved:
         known = before.get(path)
         if known is None or known[0] != seal:
             try:
-                with open(path, "rb") as file:
+                with open_plain(path, inside=self.folder) as file:
                     known = seal, _MARK in file.read(_HEAD)
             except OSError:
                 return False

@@ -7,8 +7,8 @@ from collections.abc import Iterator, Sequence
 from rich.cells import cell_len
 from rich.text import Text
 
+from laptime.files.text import one_line
 from laptime.render.terminal.fit import GAP, paragraph
-from laptime.runs.files import one_line
 
 _TITLES = ("key", "value", "why", "meaning")
 _INDENT = 4

@@ -40,7 +40,7 @@ def broken(text: str, width: int) -> list[str]:
 def paragraph(text: str, width: int, *, bullet: str = "", style: str = "") -> list[Text]:
     """A sentence over as many lines as it needs, indented under its bullet. A number stays with its unit."""
     lines = textwrap.wrap(
-        _UNITS.sub(_UNBROKEN, text),
+        _UNITS.sub(_UNBROKEN, text if len(text) <= _LONGEST else text[:_LONGEST] + "…"),
         max(width, 20),
         initial_indent=bullet,
         subsequent_indent=" " * len(bullet),

@@ -7,10 +7,10 @@ from collections.abc import Iterator, Sequence
 from rich.text import Text
 
 from laptime.estimate.choose_device import money
+from laptime.files.text import one_line
 from laptime.model.prediction import Prediction
 from laptime.render.terminal.fit import paragraph
 from laptime.render.terminal.table import table_lines
-from laptime.runs.files import one_line
 from laptime.views.prediction import tables
 from laptime.views.prediction.view import DataFlow, PredictionView
 from laptime.views.time_units import duration, long_duration

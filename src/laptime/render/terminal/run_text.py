@@ -5,14 +5,14 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
-from typing import IO, NoReturn
+from typing import IO, Any, NoReturn
 
 from rich.console import Console
 from rich.text import Text
 
+from laptime.files.text import one_line, visible
 from laptime.render.terminal.fit import GAP, facts, paragraph
 from laptime.render.terminal.table import left_out, table_lines
-from laptime.runs.files import one_line
 from laptime.views import format
 from laptime.views.findings import look_first
 from laptime.views.layer_order import BY_TIME, largest, like
@@ -32,6 +32,13 @@ _FEWEST = 4  # steps that make a line over time
 
 class TerminalConsole(Console):
     """A console that leaves a broken pipe to its caller, where `rich` would end the process with status 1."""
+
+    def print(self, *objects: Any, **options: Any) -> None:
+        """Show what a terminal would act on: escapes and bidirectional marks that came from a file."""
+        for thing in objects:
+            if isinstance(thing, Text):
+                thing.plain = visible(thing.plain)
+        super().print(*(visible(thing) if isinstance(thing, str) else thing for thing in objects), **options)
 
     def on_broken_pipe(self) -> NoReturn:
         """Let the caller know."""

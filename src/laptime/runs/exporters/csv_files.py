@@ -18,9 +18,9 @@ import numpy as np
 import pyarrow.compute as pc
 import pyarrow.csv as pacsv
 
+from laptime.files.write import replacing
 from laptime.model import Stage
 from laptime.runs.exporters.registry import exporter
-from laptime.runs.files import replacing
 from laptime.runs.flat_config import as_text, settings
 from laptime.runs.run import Run
 from laptime.runs.select import Columns

@@ -21,9 +21,10 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from laptime.errors import MissingExtra, RunError
+from laptime.files.text import first_line, one_line
+from laptime.files.write import plain
 from laptime.runs.exporters.csv_files import CSV_DIRECTORY
 from laptime.runs.exporters.curves import Curve, ended_s, layer_curves, step_curves
-from laptime.runs.files import first_line, one_line, plain
 from laptime.runs.flat_config import as_text, settings
 from laptime.runs.run import Run
 

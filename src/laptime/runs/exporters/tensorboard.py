@@ -19,10 +19,11 @@ from typing import Any
 import numpy as np
 
 from laptime.errors import MissingExtra
+from laptime.files.text import one_line
+from laptime.files.write import plain, replacing
 from laptime.runs import text_table
 from laptime.runs.exporters.curves import MOST_POINTS, Curve, ended_s, layer_curves, step_curves
 from laptime.runs.exporters.registry import exporter
-from laptime.runs.files import one_line, plain, replacing
 from laptime.runs.flat_config import as_text, settings
 from laptime.runs.run import Run
 

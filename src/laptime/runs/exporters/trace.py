@@ -13,10 +13,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import IO, Any
 
+from laptime.files.write import plain, replacing
 from laptime.model import ACCOUNTS, Phase, Stage
 from laptime.runs.exporters.curves import AttemptStarts
 from laptime.runs.exporters.registry import exporter
-from laptime.runs.files import plain, replacing
 from laptime.runs.run import Run
 from laptime.runs.select import Columns
 from laptime.runs.table_reader import StoredTable

@@ -10,7 +10,7 @@ from enum import StrEnum
 from pathlib import Path
 
 from laptime.errors import DataError
-from laptime.runs.files import one_line
+from laptime.files.text import one_line
 from laptime.runs.importers import kineto, tensorflow, training_log
 from laptime.runs.importers.imported import Collected, write
 from laptime.runs.importers.log_lines import values_of

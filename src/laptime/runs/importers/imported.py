@@ -25,7 +25,7 @@ class Collected:
     steps: list[Step] = field(default_factory=list)
     layers: list[LayerTime] = field(default_factory=list)
     kernels: dict[str, list[Any]] = field(default_factory=lambda: {name: [] for name in KERNEL_COLUMNS})
-    network: list[Layer] = field(default_factory=list)
+    network: dict[str, Layer] = field(default_factory=dict)  # by name, in order
     device: dict[str, Any] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
 
@@ -36,8 +36,7 @@ class Collected:
 
     def know(self, name: str, kind: str) -> None:
         """Put a layer at the end of the network, unless it is there."""
-        if all(layer.name != name for layer in self.network):
-            self.network.append(Layer(name=name, path=name, kind=kind))
+        self.network.setdefault(name, Layer(name=name, path=name, kind=kind))
 
     def add_kernel(self, **row: Any) -> None:
         """One kernel, copy or operator."""
@@ -55,7 +54,7 @@ def write(found: Collected, out: Path, files: Sequence[Path]) -> Run:
         tell=lambda _: None,  # the error below tells it
     )
     if found.network:
-        writer.network(found.network)
+        writer.network([*found.network.values()])
     # Rank by rank: readers take the rows of one rank to follow each other.
     writer.append("steps", schema.steps.table(sorted(found.steps, key=lambda one: (one.rank, one.start_s))))
     if found.layers:

@@ -14,9 +14,9 @@ from math import inf
 from pathlib import Path
 
 from laptime.errors import DataError
+from laptime.files.text import one_line
 from laptime.model import COMPUTE, Account, LayerTime, Phase, Stage, Step
 from laptime.model.layers import OTHER_LAYER
-from laptime.runs.files import one_line
 from laptime.runs.importers import trace_names
 from laptime.runs.importers.host_turns import Turns
 from laptime.runs.importers.imported import Collected

@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import ast
-import json
-import math
 import re
+import warnings
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime
+from functools import lru_cache
 from typing import Any
 
+from laptime.files.parse import WHOLE, parse_json
 from laptime.model import Stage
 
 GROUPS = ("step", "epoch", "loss", "top1", "topn", "seconds", "ms", "samples", "stage")
 
-_NUMBER = r"([-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?|nan|inf)"
+# Possessive, and never begun inside a number: a line of digits takes time with its length, not its cube.
+_NUMBER = r"((?<!\d)[-+]?(?:\d++(?:\.\d*+)?|\.\d++)(?:[eE][-+]?\d++)?|nan|inf)"
 _IS = r"[\"']?\s*[:=]?\s*"
 _STEP = re.compile(
     r"(?<![\w/])(?:global[_ ]step|step|iter(?:ation)?|batch|mini-?batch)s?\b[\"']?\s*[:=#]?\s*[\[(]?\s*(\d+)",
@@ -44,10 +46,16 @@ _TIME = re.compile(
     re.I,
 )
 _SAMPLES_PER_S = re.compile(rf"{_NUMBER}\s*(?:examples|images|samples|imgs|img)\s*/\s*s(?:ec)?\b", re.I)
+_BLANKS = re.compile(r"\s\s+")
 _MOMENT = re.compile(r"(\d{4}-\d\d-\d\d)[ T](\d\d:\d\d:\d\d)(?:[.,](\d{1,6}))?")
 _VALIDATION = re.compile(r"(?<![a-z])(val(?:id(?:ation)?)?|eval(?:uation)?|test(?:ing)?)(?![a-z])", re.I)
 _DICTIONARY = re.compile(r"\{\s*'[^{}]*\}\s*$")
 _BARE = re.compile(r"(?<=[:\s])(-?inf|nan)(?=\s*[,}])")  # which Python prints, and does not read
+_LONGEST = 4096  # characters of a line; what a step says is in the first of them
+_LONGEST_S = 1e9  # of a step: 30 years
+_MOST_EPOCHS = 2**31
+_DIGITS = 18
+_DIGITS_OF_TEXT = 100
 _UNITS = {"ms": 1e-3, "us": 1e-6, "µs": 1e-6}
 _OF_VALIDATION = ("val", "eval", "test")
 
@@ -69,10 +77,11 @@ class Line:
 
 def read_line(text: str) -> Iterator[Line]:
     """The training step that a line tells of, and the validation, if it tells of one (Keras does both)."""
+    text = _BLANKS.sub(" ", text[:_LONGEST])  # a run of blanks could be divided among three `\\s*`
     brackets = _BRACKETS.search(text)
     bar = _BAR.search(text)
     step, epoch = _STEP.search(text), _EPOCH.search(text)
-    number = int(brackets[2]) if brackets else int(bar[1]) if bar else int(step[1]) if step else None
+    number = _digits(brackets[2] if brackets else bar[1] if bar else step[1] if step else None)
     losses = {_stage_of(found[1], text): float(found[2]) for found in _LOSS.finditer(text)}
     if number is None and not (epoch and losses):
         return
@@ -85,7 +94,7 @@ def read_line(text: str) -> Iterator[Line]:
             yield Line(
                 stage=stage,
                 step=number,
-                epoch=int(brackets[1]) if brackets else int(epoch[1]) if epoch else None,
+                epoch=_digits(brackets[1] if brackets else epoch[1] if epoch else None, _MOST_EPOCHS),
                 loss=losses.get(stage),
                 top1=said.share(_TOP1, stage),
                 topn=said.share(_TOPN, stage),
@@ -111,7 +120,7 @@ class _Said:
     def samples(self, seconds: float | None) -> int | None:
         """How many samples the step held, from its rate and its time."""
         found = _SAMPLES_PER_S.search(self._text)
-        return round(float(found[1]) * seconds) if found and seconds else None
+        return _whole(float(found[1]) * seconds, rounded=True) if found and seconds else None
 
     def moment(self) -> float | None:
         """When the line was written, in seconds."""
@@ -127,6 +136,11 @@ class _Said:
 
 
 def _seconds(text: str) -> float | None:
+    seconds = _said_seconds(text)
+    return seconds if seconds is not None and 0 <= seconds < _LONGEST_S else None
+
+
+def _said_seconds(text: str) -> float | None:
     if found := _PER_STEP.search(text):
         return float(found[1]) * _UNITS.get(found[2].lower(), 1.0)
     if found := _STEPS_PER_S.search(text):
@@ -140,6 +154,11 @@ def _stage_of(prefix: str | None, text: str) -> Stage:
     """By the name of the value (`val_loss`), else by a word anywhere in the line."""
     if prefix:
         return Stage.VALIDATION if prefix.lower().startswith(_OF_VALIDATION) else Stage.TRAIN
+    return _stage_of_line(text)
+
+
+@lru_cache(maxsize=1)  # asked for every value of a line
+def _stage_of_line(text: str) -> Stage:
     words = re.sub(r"(val(?:idation)?|eval|test)_\w+", "", text)
     return Stage.VALIDATION if _VALIDATION.search(words) else Stage.TRAIN
 
@@ -151,7 +170,7 @@ def _share(value: float | None, *, percent: bool) -> float | None:
 
 # -- named values ----------------------------------------------------------------------------------
 
-_NAMES: Mapping[str, tuple[str, ...]] = {
+NAMES: Mapping[str, tuple[str, ...]] = {
     "step": ("step", "iteration", "iter", "global_step", "batch", "steps"),
     "epoch": ("epoch",),
     "loss": ("loss", "train_loss", "training_loss", "cost"),
@@ -170,11 +189,13 @@ def read_named(groups: Mapping[str, str | None]) -> Line:
     seconds = numbers["seconds"]
     if seconds is None and numbers["ms"] is not None:
         seconds = numbers["ms"] * 1e-3
+    if seconds is not None and not 0 <= seconds < _LONGEST_S:
+        seconds = None
     stage = (groups.get("stage") or "").lower()
     return Line(
         stage=Stage.VALIDATION if stage == "v" or stage.startswith(_OF_VALIDATION) else Stage.TRAIN,
         step=_whole(numbers["step"]),
-        epoch=_whole(numbers["epoch"]),
+        epoch=_whole(numbers["epoch"], _MOST_EPOCHS),
         samples=_whole(numbers["samples"]),
         top1=_share(numbers["top1"], percent=False),
         topn=_share(numbers["topn"], percent=False),
@@ -191,14 +212,16 @@ def values_of(line: str) -> dict[str, Any] | None:
     text = line.strip()
     try:
         if text.startswith("{"):
-            return _object(json.loads(text))
+            return _object(parse_json(text))
     except ValueError:
         pass
-    found = _DICTIONARY.search(text)
+    found = _DICTIONARY.search(text) if len(text) <= _LONGEST else None
     if found is None:
         return None
     try:
-        return _object(ast.literal_eval(_BARE.sub(r"'\1'", found[0])))
+        with warnings.catch_warnings():  # Python's compiler warns of `1is` and the like
+            warnings.simplefilter("ignore")
+            return _object(ast.literal_eval(_BARE.sub(r"'\1'", found[0])))
     except (ValueError, SyntaxError, MemoryError, RecursionError):
         return None
 
@@ -209,12 +232,12 @@ def _object(value: Any) -> dict[str, Any] | None:
 
 def read_values(values: Mapping[str, Any]) -> Iterator[Line]:
     """The lines that a row of a table or an object stands for: training, and validation beside it."""
-    given = {str(key).strip().lower().replace(" ", "_"): value for key, value in values.items() if key}
+    given = {_text(key).strip().lower().replace(" ", "_"): value for key, value in values.items() if key}
     if "train_runtime" in given:
         return  # the Trainer's last line is of the whole training
     found = {
-        name: next((str(given[key]) for key in keys if given.get(key) not in (None, "")), None)
-        for name, keys in _NAMES.items()
+        name: next((_text(given[key]) for key in keys if given.get(key) not in (None, "")), None)
+        for name, keys in NAMES.items()
     }
     line = read_named(found)
     if line.step is None and line.epoch is None:
@@ -223,7 +246,7 @@ def read_values(values: Mapping[str, Any]) -> Iterator[Line]:
         yield line
     beside = {
         name: next(
-            (str(given[f"{prefix}_{name}"]) for prefix in _OF_VALIDATION if given.get(f"{prefix}_{name}")),
+            (_text(given[f"{prefix}_{name}"]) for prefix in _OF_VALIDATION if given.get(f"{prefix}_{name}")),
             None,
         )
         for name in ("loss", "acc", "accuracy")
@@ -248,5 +271,14 @@ def _number(text: str | None) -> float | None:
         return None
 
 
-def _whole(value: float | None) -> int | None:
-    return None if value is None or not math.isfinite(value) else int(value)
+def _whole(value: float | None, most: float = WHOLE, *, rounded: bool = False) -> int | None:
+    """A count that a table can hold; anything else counts as missing."""
+    return (round(value) if rounded else int(value)) if value is not None and 0 <= value < most else None
+
+
+def _digits(text: str | None, most: float = WHOLE) -> int | None:
+    return _whole(int(text), most) if text is not None and len(text) <= _DIGITS else None
+
+
+def _text(value: Any) -> str:
+    return str(value)[:_DIGITS_OF_TEXT] if isinstance(value, str | int | float) else ""

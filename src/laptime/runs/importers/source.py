@@ -2,37 +2,32 @@
 
 from __future__ import annotations
 
-import gzip
-import io
-import json
 import re
-import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TextIO
 
 from laptime.errors import DataError
-from laptime.runs.files import first_line, one_line
+from laptime.files.parse import decoder
+from laptime.files.read import open_text
+from laptime.files.text import first_line, one_line
 
 _CHUNK = 1 << 20  # characters read at once
-_LONGEST = 1 << 26  # no event is longer; a file that seems to hold one is altered
-_GZIP = b"\x1f\x8b"
+_LONGEST = 1 << 24  # no event is longer; a file that seems to hold one is altered
+_MOST_EVENTS = 20_000_000  # 6 GB of JSON
 _EVENTS = '"traceEvents"'
 _BETWEEN = re.compile(r"[\s,]*")
-_LAST_COMMA = re.compile(r",\s*\}\s*$")  # what was before the events
+_LAST_COMMA = re.compile(r",\s*+\}\s*+$")  # what was before the events
 
 
 @contextmanager
 def opened(path: Path) -> Iterator[TextIO]:
     """The file as text, unpacked where it is gzip, whatever its name says."""
     try:
-        with path.open("rb") as raw:
-            packed = raw.read(2) == _GZIP
-            raw.seek(0)
-            content: Any = gzip.GzipFile(fileobj=raw) if packed else raw
-            yield io.TextIOWrapper(content, encoding="utf-8", errors="replace", newline="")
-    except (gzip.BadGzipFile, EOFError, zlib.error) as error:
+        with open_text(path) as file:
+            yield file
+    except ValueError as error:
         raise DataError(
             f"{one_line(path)} is cut off or altered ({first_line(error)}); copy it anew"
         ) from error
@@ -64,20 +59,25 @@ class ChromeTrace:
         """Every event of the file."""
         with opened(self.path) as file:
             buffer, place = self._start(file)
-            decoder = json.JSONDecoder()
+            events = 0
             while True:
                 place = _BETWEEN.match(buffer, place).end()  # type: ignore[union-attr]
                 if place < len(buffer) and buffer[place] == "]":
                     self.about |= _members(buffer[place + 1 :] + file.read(_LONGEST))
                     return
                 try:
-                    event, place = decoder.raw_decode(buffer, place)
-                except json.JSONDecodeError as error:
-                    more = file.read(_CHUNK)
-                    if not more or len(buffer) - place > _LONGEST:
-                        raise self._damaged(str(error.msg)) from error
+                    event, place = decoder().raw_decode(buffer, place)
+                except (ValueError, RecursionError) as error:
+                    more = file.read(max(_CHUNK, len(buffer) - place))  # twice as much: it is read once more
+                    if not more or len(buffer) - place > _LONGEST or isinstance(error, RecursionError):
+                        raise self._damaged(getattr(error, "msg", str(error))) from error
                     buffer, place = buffer[place:] + more, 0
                     continue
+                events += 1
+                if events > _MOST_EVENTS:
+                    raise DataError(
+                        f"{one_line(self.path)} holds more than {_MOST_EVENTS:,} events; trace less"
+                    )
                 if isinstance(event, dict):
                     yield event
 
@@ -109,7 +109,7 @@ class ChromeTrace:
 def _members(text: str) -> dict[str, Any]:
     """What an object holds before or after its events; none of it has to be there, nor be whole."""
     try:
-        found, _ = json.JSONDecoder().raw_decode("{" + _LAST_COMMA.sub("}", text.lstrip(" \t\r\n,")))
+        found, _ = decoder().raw_decode("{" + _LAST_COMMA.sub("}", text.lstrip(" \t\r\n,")))
     except (ValueError, RecursionError):
         return {}
     return found if isinstance(found, dict) else {}

@@ -16,10 +16,11 @@ from pathlib import Path
 from typing import Any
 
 from laptime.errors import DataError
+from laptime.files.text import one_line
 from laptime.model import Account, LayerTime, Step
-from laptime.runs.files import one_line
 from laptime.runs.importers.imported import Collected
 from laptime.runs.importers.json_values import finite, integer, mapping, thread_id
+from laptime.runs.importers.json_values import name as name_of
 from laptime.runs.importers.source import ChromeTrace
 from laptime.runs.importers.tensorflow_scopes import ScopeOwner, Scopes, TracedOperation
 
@@ -89,7 +90,7 @@ def _rows(file: Path) -> dict[str, dict[str, list[TracedOperation]]]:
     waiting = []
     for event in ChromeTrace(file).events():
         if event.get("ph") == "M" and event.get("name") == "process_name":
-            names[thread_id(event.get("pid"))] = str(mapping(event.get("args")).get("name", ""))
+            names[thread_id(event.get("pid"))] = name_of(mapping(event.get("args")).get("name"))
         elif event.get("ph") == "X" and event.get("cat") == "Op":
             waiting.append(event)
     rows: dict[str, dict[str, list[TracedOperation]]] = {}
@@ -119,8 +120,8 @@ def _operation(event: dict[str, Any]) -> TracedOperation | None:
     if start is None or duration is None:
         return None
     args = mapping(event.get("args"))
-    name = str(args.get("name") or event.get("name", "")).partition(":")[0]
-    kind = str(args.get("op") or event.get("name", ""))
+    name = name_of(args.get("name") or event.get("name")).partition(":")[0]
+    kind = name_of(args.get("op") or event.get("name"))
     return TracedOperation(name, kind, integer(event.get("tid"), 0), start, start + max(0.0, duration))
 
 

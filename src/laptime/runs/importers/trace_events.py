@@ -15,6 +15,7 @@ from typing import Any
 
 from laptime.runs.importers import trace_names
 from laptime.runs.importers.json_values import finite, integer, mapping, thread_id
+from laptime.runs.importers.json_values import name as name_of
 from laptime.runs.importers.source import ChromeTrace
 
 MODULE = "nn.Module: "
@@ -103,9 +104,9 @@ def _by_time(events: list[Event]) -> None:
 def _take(
     given: dict[str, Any], trace: Trace, mixed: list[Event], calls: list[Event], categories: set[str]
 ) -> None:
-    kind = str(given.get("cat", "")).lower()
+    kind = name_of(given.get("cat")).lower()
     kind = _OLD_NAMES.get(kind, kind)
-    name = sys.intern(str(given.get("name", "")))
+    name = sys.intern(name_of(given.get("name")))
     if kind == "python_function" and not name.startswith(MODULE):
         return
     start, duration = finite(given.get("ts")), finite(given.get("dur", 0))
@@ -179,9 +180,9 @@ def _about(trace: Trace, about: dict[str, Any], categories: set[str]) -> None:
     trace.rank = rank if 0 <= rank < 1 << 31 else None
     devices = about.get("deviceProperties")
     name = mapping(devices[0] if isinstance(devices, list) and devices else None).get("name")
-    trace.device_name = str(name) if name else None
+    trace.device_name = name_of(name) or None
     if trace.kernels:
-        told = (*categories, str(distributed.get("backend", "")))
+        told = (*categories, name_of(distributed.get("backend")))
         others = (one for one in _OTHER_DEVICES if any(text.startswith(one) for text in told))
         trace.device_type = next(others, "cuda")
 

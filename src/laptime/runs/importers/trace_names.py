@@ -7,7 +7,7 @@ from functools import lru_cache
 
 from laptime.model import Account
 
-STEP = re.compile(r"ProfilerStep#(\d+)")
+STEP = re.compile(r"ProfilerStep#(\d{1,18})")
 EVALUATE = "autograd::engine::evaluate_function"
 # `NllLossBackward`, `ReluBackward1`, `torch::autograd::AccumulateGrad`: what a node is called where the
 # engine does not say that it evaluates one.

@@ -5,19 +5,33 @@ from __future__ import annotations
 import csv
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import chain
+from collections.abc import Iterable, Iterator, Mapping
+from itertools import chain, islice
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 from laptime.errors import DataError
+from laptime.files.parse import WHOLE
+from laptime.files.text import one_line
+from laptime.files.typed import number as finite
 from laptime.model import Account, Stage, Step
 from laptime.model.columns import columns_of
-from laptime.runs.files import one_line
 from laptime.runs.importers.imported import Collected
-from laptime.runs.importers.log_lines import GROUPS, Line, read_line, read_named, read_values, values_of
+from laptime.runs.importers.log_lines import (
+    GROUPS,
+    NAMES,
+    Line,
+    read_line,
+    read_named,
+    read_values,
+    values_of,
+)
 from laptime.runs.importers.source import opened
 
+_PIECE = 1 << 18
+_LONGEST = 1 << 20  # characters of a line
+_MOST_ROWS = 1_000_000
+_NAMED = frozenset({*NAMES["step"], *NAMES["epoch"]})
 _BREAKS = re.compile(r"[\r\n]+|\x08+")
 _COLOURS = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 
@@ -28,8 +42,9 @@ def read(files: Iterable[Path], *, pattern: str | None = None) -> Collected:
     wanted = _compiled(pattern)
     for file in files:
         with opened(file) as stream:
-            lines = _BREAKS.split(_COLOURS.sub("", stream.read()))
-        rows = list(_rows([line for line in lines if line.strip()], wanted))
+            rows = list(islice(_rows(_lines(stream), wanted), _MOST_ROWS + 1))
+        if len(rows) > _MOST_ROWS:
+            raise DataError(f"{one_line(file)} tells of more than {_MOST_ROWS:,} steps; give a part of it")
         if not rows:
             raise DataError(_unknown(file, wanted))
         if _is_own(rows[0]):
@@ -62,27 +77,52 @@ def _compiled(pattern: str | None) -> re.Pattern[str] | None:
     return found
 
 
-def _rows(lines: Sequence[str], wanted: re.Pattern[str] | None) -> Iterator[Line | Mapping[str, Any]]:
+def _lines(stream: TextIO) -> Iterator[str]:
+    """The lines that hold something, one after the other; one that is longer than any is left out."""
+    rest, whole = "", True
+    while piece := stream.read(_PIECE):
+        *lines, rest = _BREAKS.split(rest + piece)
+        for line in lines:
+            if whole and (text := _COLOURS.sub("", line)).strip():
+                yield text
+            whole = True
+        if len(rest) > _LONGEST:
+            rest, whole = "", False
+    if whole and (text := _COLOURS.sub("", rest)).strip():
+        yield text
+
+
+def _rows(lines: Iterator[str], wanted: re.Pattern[str] | None) -> Iterator[Line | Mapping[str, Any]]:
     if wanted is not None:
         matches = (wanted.search(line) for line in lines)
         yield from (read_named(match.groupdict()) for match in matches if match)
         return
-    if lines and lines[0].count(",") >= 1 and (table := _csv(lines)):
-        yield from table
+    first = next(lines, None)
+    if first is None:
         return
-    for line in lines:
+    if "," in first and (kind := _table_kind(first)) is not None:
+        try:
+            for row in csv.DictReader(chain([first], lines)):
+                yield from [row] if kind == "own" else read_values(row)
+        except csv.Error as error:
+            raise DataError(f"the table is no CSV ({one_line(error)}); give another file") from None
+        return
+    for line in chain([first], lines):
         values = values_of(line)
         yield from read_values(values) if values is not None else read_line(line)
 
 
-def _csv(lines: Sequence[str]) -> list[Line | Mapping[str, Any]]:
-    """Rows of a CSV file; none where the first line is no header of one that we know."""
-    header = next(csv.reader(lines[:1]))
+def _table_kind(first: str) -> str | None:
+    """Whose table it is that begins with this line: `own`, `other`, or None where it is no header."""
+    try:
+        header = next(csv.reader([first]))
+    except csv.Error:
+        return None
     if {"stage", "step", "wall_s", "unexplained_s"} <= set(header):
-        return [dict(row) for row in csv.DictReader(lines)]
+        return "own"
     if any(re.fullmatch(r"[-+.\deE]+", cell.strip()) for cell in header):
-        return []
-    return list(chain.from_iterable(read_values(row) for row in csv.DictReader(lines)))
+        return None
+    return "other" if _NAMED & {cell.strip().lower().replace(" ", "_") for cell in header} else None
 
 
 # -- steps -----------------------------------------------------------------------------------------
@@ -90,6 +130,15 @@ def _csv(lines: Sequence[str]) -> list[Line | Mapping[str, Any]]:
 
 def _is_own(row: Line | Mapping[str, Any]) -> bool:
     return not isinstance(row, Line)
+
+
+def _check_numbers(values: Mapping[str, Any]) -> None:
+    """Times are finite and counts fit into the table; a loss may be NaN."""
+    for name, value in values.items():
+        if isinstance(value, float) and name not in ("loss", "top1", "topn"):
+            finite(value)
+        if isinstance(value, int) and not 0 <= value < WHOLE:
+            raise ValueError("a count that no table holds")
 
 
 def _take_own(found: Collected, rows: Iterable[Any]) -> None:
@@ -101,6 +150,7 @@ def _take_own(found: Collected, rows: Iterable[Any]) -> None:
             values: dict[str, Any] = {
                 name: text == "true" if kind is bool else kind(text) for name, (kind, text) in given.items()
             }
+            _check_numbers(values)
             found.steps.append(Step(**values))
         except (KeyError, TypeError, ValueError) as error:
             raise DataError(f"line {number} of the CSV is not of an iterations.csv: {error}") from error

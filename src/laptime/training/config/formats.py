@@ -7,22 +7,20 @@ format of the Zener thesis, which stand at the top.
 from __future__ import annotations
 
 import difflib
-import tomllib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 from xml.etree.ElementTree import Element
 
-import yaml
-from defusedxml import DefusedXmlException
-from defusedxml.ElementTree import fromstring
-
 from laptime.errors import ConfigError
-from laptime.runs.files import first_line, one_line
+from laptime.files.parse import parse_toml, parse_xml, parse_yaml
+from laptime.files.read import KIB, read_bytes
+from laptime.files.text import first_line, one_line
 from laptime.training.config import fields
 from laptime.training.config.notation import text_of
 
 Tree = dict[Any, Any]
+_MOST_BYTES = 256 * KIB  # the YAML parser takes 10 s for a MiB
 
 
 def read_tree(path: Path) -> Tree:
@@ -35,32 +33,30 @@ def read_tree(path: Path) -> Tree:
         )
     try:
         tree = read(data)
-    except RecursionError:
-        raise ConfigError(f"{where}: nested too deeply; a configuration needs three levels") from None
     except UnicodeDecodeError as error:
         raise ConfigError(f"{where}: byte {error.start} is no UTF-8; save the file as UTF-8") from None
     except Exception as error:  # parsers raise errors of many classes
         raise ConfigError(
-            f"{path}: {_name(path)} cannot be read: {_reason(error)}; correct it there"
+            f"{where}: {_name(path)} cannot be read: {first_line(error)[:200]}; correct it there"
         ) from None
     if tree is None:
         return {}
     if not isinstance(tree, dict):
         raise ConfigError(
-            f"{path}: it holds a {type(tree).__name__}; write keys and values, such as train: …"
+            f"{where}: it holds a {type(tree).__name__}; write keys and values, such as train: …"
         )
     return tree
 
 
 def _bytes(path: Path) -> bytes:
     try:
-        return path.read_bytes()
+        return read_bytes(path, most=_MOST_BYTES)
     except FileNotFoundError:
         raise ConfigError(f"{one_line(path)} does not exist; {_neighbour(path)}") from None
     except IsADirectoryError:
         raise ConfigError(f"{one_line(path)} is a folder; name a {_suffixes()} file in it") from None
     except (OSError, ValueError) as error:
-        why = error.strerror if isinstance(error, OSError) else first_line(error)
+        why = first_line(error)
         raise ConfigError(f"{one_line(path)[:200]} cannot be read ({why}); name another file") from None
 
 
@@ -81,43 +77,6 @@ def _suffixes() -> str:
 
 def _name(path: Path) -> str:
     return "YAML" if path.suffix.lower() in (".yaml", ".yml") else path.suffix[1:].upper()
-
-
-def _reason(error: Exception) -> str:
-    if isinstance(error, yaml.MarkedYAMLError) and error.problem_mark is not None:
-        where = f"line {error.problem_mark.line + 1}"
-        return f"{' '.join((error.problem or 'it is not YAML').split())} ({where})"
-    return first_line(error)[:200]
-
-
-def _from_toml(data: bytes) -> Tree:
-    return tomllib.loads(data.decode("utf-8-sig"))
-
-
-class _Yaml(yaml.SafeLoader):
-    """YAML without repeated keys and without aliases, which can expand without limit."""
-
-    def compose_node(self, parent: Any, index: Any) -> Any:
-        if self.check_event(yaml.AliasEvent):
-            event = self.peek_event()
-            raise yaml.composer.ComposerError(
-                None, None, f"the alias *{event.anchor} is not taken; write its value out", event.start_mark
-            )
-        return super().compose_node(parent, index)
-
-    def construct_mapping(self, node: Any, deep: bool = False) -> Any:
-        seen = set()
-        for key, _ in node.value:
-            if key.value in seen:
-                problem = f"{key.value} is given twice; leave one out"
-                raise yaml.constructor.ConstructorError(None, None, problem, key.start_mark)
-            if isinstance(key, yaml.ScalarNode):
-                seen.add(key.value)
-        return super().construct_mapping(node, deep)
-
-
-def _from_yaml(data: bytes) -> Any:
-    return yaml.load(data.decode("utf-8-sig"), Loader=_Yaml)
 
 
 # -- XML -----------------------------------------------------------------------------------------------------
@@ -153,13 +112,7 @@ _KEYS = {_bare(element): key for key, elements in _ELEMENTS.items() for element 
 
 def _from_xml(data: bytes) -> Tree:
     """The document as a tree of tables and text. Entities and document types are refused."""
-    try:
-        root: Element = fromstring(data, forbid_dtd=True)
-    except DefusedXmlException:
-        raise ValueError(
-            "it has a <!DOCTYPE …>, which can define entities, and they are not taken; leave it out and "
-            "write the values themselves"
-        ) from None
+    root = parse_xml(data)
     if _bare(root.tag) not in _ROOTS:
         raise ValueError(f"its outermost element is <{root.tag[:60]}>; put everything inside <laptime>")
     tree = _table(root, "")
@@ -201,8 +154,8 @@ def _value(inside: Element | str, path: str) -> Any:
 
 
 _FORMATS: dict[str, Callable[[bytes], Any]] = {
-    ".toml": _from_toml,
-    ".yaml": _from_yaml,
-    ".yml": _from_yaml,
+    ".toml": parse_toml,
+    ".yaml": parse_yaml,
+    ".yml": parse_yaml,
     ".xml": _from_xml,
 }

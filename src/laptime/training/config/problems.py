@@ -12,7 +12,7 @@ from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
 from laptime.errors import ConfigError
-from laptime.runs.files import one_line
+from laptime.files.text import one_line
 from laptime.training.config import fields
 from laptime.training.data.kinds import KINDS
 

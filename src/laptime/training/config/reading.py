@@ -16,7 +16,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from laptime.errors import ConfigError
-from laptime.runs.files import one_line
+from laptime.files.text import one_line
 from laptime.training.config import fields
 from laptime.training.config.conflicts import conflicts, out_of_place
 from laptime.training.config.formats import REPETITIONS, read_tree

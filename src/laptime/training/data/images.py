@@ -20,6 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from laptime.errors import DataError, MissingExtra
+from laptime.files.read import MIB, read_bytes
 from laptime.training.data.crops import Crop
 
 Pixels = NDArray[np.uint8]  # (height, width, channels), unless said otherwise
@@ -29,6 +30,7 @@ MEAN = (0.485, 0.456, 0.406)
 DEVIATION = (0.229, 0.224, 0.225)
 
 _MOST_PIXELS = 178_956_970  # what Pillow takes for an attack: half a gigabyte of colour
+_MOST_BYTES = 256 * MIB  # packed
 _LARGEST_LINEAR = 2.0  # shrinking by more, two-by-two interpolation would skip pixels
 _FACTORS = (8, 4, 2)
 
@@ -53,8 +55,7 @@ class Look:
 
 def read_into(out: Pixels, path: bytes, look: Look, choose: Callable[[int, int], Crop]) -> None:
     """Write the part of an image that `choose(height, width)` names to (channels, size, size)."""
-    with open(path, "rb", buffering=0) as file:
-        data = file.read()
+    data = read_bytes(path, most=_MOST_BYTES)
     if not data:
         raise UnreadableImage("the file is empty")
     seen, part = _decoded(data, look, choose)

@@ -2,31 +2,36 @@
 
 from __future__ import annotations
 
-import json
-import tomllib
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from laptime.errors import DataError
+from laptime.files.parse import parse_json, parse_toml
+from laptime.files.read import read_text
+from laptime.files.text import first_line, one_line
 
 
 def read_labels(path: Path) -> dict[str, str]:
     """The dictionary in a file; a `DataError` says what is wrong with it."""
+    shown = one_line(path)
     try:
-        text = path.read_text(encoding="utf-8")
+        text = read_text(path)
         labels: Any = _READERS.get(path.suffix.lower(), _lines)(text)
     except OSError as error:
         raise DataError(
-            f"the label file {path} cannot be read ({error.strerror}); correct data.labels"
+            f"the label file {shown} cannot be read ({first_line(error)}); correct data.labels"
         ) from error
     except ValueError as error:  # of UTF-8, of TOML and of JSON
-        said = str(error).splitlines()[0]
-        raise DataError(f"the label file {path} is not what its name says ({said}); correct it") from error
+        raise DataError(
+            f"the label file {shown} is not what its name says ({first_line(error)}); correct it"
+        ) from error
     if not isinstance(labels, dict) or not all(isinstance(name, str) for name in labels.values()):
-        raise DataError(f"the label file {path} must hold one name for each folder, and nothing else")
+        raise DataError(f"the label file {shown} must hold one name for each folder, and nothing else")
     if not labels:
-        raise DataError(f"the label file {path} is empty; write lines of `folder name`, or leave data.labels")
+        raise DataError(
+            f"the label file {shown} is empty; write lines of `folder name`, or leave data.labels"
+        )
     return labels
 
 
@@ -51,4 +56,4 @@ def _lines(text: str) -> dict[str, str]:
     return labels
 
 
-_READERS = {".toml": tomllib.loads, ".json": json.loads}
+_READERS = {".toml": parse_toml, ".json": parse_json}

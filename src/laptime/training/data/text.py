@@ -11,6 +11,8 @@ from torch import Tensor
 from torch.utils.data import Dataset
 
 from laptime.errors import DataError
+from laptime.files.read import GIB, read_bytes
+from laptime.files.text import first_line, one_line
 from laptime.training.data import Data, NetworkInput
 from laptime.training.data.kinds import TextData
 
@@ -85,14 +87,15 @@ def _read(config: TextData) -> bytes:
     if config.path is None:
         return resources.files("laptime.training.data").joinpath("licence.txt").read_bytes()
     try:
-        raw = config.path.read_bytes()
+        raw = read_bytes(config.path, most=GIB)
         raw.decode()
     except OSError as error:
         raise DataError(
-            f"{config.path} cannot be read ({error.strerror}); set data.path to a text file"
+            f"{one_line(config.path)} cannot be read ({first_line(error)}); set data.path to a text file"
         ) from error
     except UnicodeDecodeError as error:
         raise DataError(
-            f"{config.path} is not UTF-8 at byte {error.start}; convert it, or set data.path to a text"
+            f"{one_line(config.path)} is not UTF-8 at byte {error.start}; "
+            "convert it, or set data.path to a text"
         ) from error
     return raw

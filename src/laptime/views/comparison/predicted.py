@@ -14,10 +14,11 @@ from typing import Any
 from laptime.errors import PredictionError
 from laptime.estimate.measured_step import MeasuredStep, device_of, measured_step, same_device
 from laptime.estimate.op_times import BETWEEN
+from laptime.files.text import one_line
+from laptime.files.write import plain
 from laptime.model import LOSS_LAYER, Phase
 from laptime.model.prediction import PredictedTime, Prediction
 from laptime.runs import Run
-from laptime.runs.files import one_line, plain
 from laptime.views.comparison.notes import listed
 from laptime.views.comparison.sides import LayerComparison
 from laptime.views.prediction.view import read_view

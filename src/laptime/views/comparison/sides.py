@@ -9,12 +9,12 @@ from typing import Any, Generic, TypeVar
 
 import numpy as np
 
+from laptime.files.write import plain
 from laptime.model import ACCOUNTS, Account, Phase, Stage
 from laptime.model.comparison import Comparison, Verdict, compare_rates, compare_runs
 from laptime.model.layers import LOSS_LAYER, OTHER_LAYER
 from laptime.model.prediction import PredictedTime
 from laptime.runs import Run
-from laptime.runs.files import plain
 from laptime.runs.select import Samples
 from laptime.views.comparison.groups import are_repetitions
 from laptime.views.comparison.notes import notes

@@ -8,10 +8,10 @@ from dataclasses import replace
 
 import numpy as np
 
+from laptime.files.text import one_line
 from laptime.model import Phase, Stage
 from laptime.model.comparison import Comparison, IntervalOver
 from laptime.model.prediction import PredictedTime
-from laptime.runs.files import one_line
 from laptime.runs.flat_config import as_text, settings
 from laptime.views import format
 from laptime.views.comparison.predicted import HOST, PredictedComparison

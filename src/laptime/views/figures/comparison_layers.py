@@ -6,10 +6,10 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
+from laptime.files.text import one_line
 from laptime.model import LOSS_LAYER, OTHER_LAYER, Stage
 from laptime.model.comparison import Comparison
 from laptime.model.prediction import PredictedTime
-from laptime.runs.files import one_line
 from laptime.views import palette
 from laptime.views.comparison.sides import ComparedRun, LayerComparison, largest_layers
 from laptime.views.figures.comparison import NAMES_AXIS, vertical_line

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from laptime.runs.files import one_line
+from laptime.files.text import one_line
 
 Trace = dict[str, Any]
 _LONGEST = 34  # letters of a name on an axis; its whole length is in the hover text

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from laptime.files.text import one_line
 from laptime.model import KernelTime, LayerTime
-from laptime.runs.files import one_line
 from laptime.views import format, palette
 from laptime.views.figures.figure import Figure, Trace, axis, label, short
 from laptime.views.one_step import OneStep

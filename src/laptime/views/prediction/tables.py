@@ -7,8 +7,8 @@ from collections.abc import Callable, Mapping, Sequence
 from laptime.estimate.choose_device import DeviceChoice
 from laptime.estimate.explain import Explanation
 from laptime.estimate.largest_batch import Largest
+from laptime.files.text import one_line
 from laptime.model.prediction import ROUNDING, Prediction
-from laptime.runs.files import one_line
 from laptime.views import format
 from laptime.views.prediction.view import DataFlow, PredictionView
 from laptime.views.table import Cell, Column, Table, share_cell, table_of, titled

@@ -2,26 +2,25 @@
 
 from __future__ import annotations
 
-import json
-import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from collections.abc import Sequence
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
 from laptime.errors import PredictionError
 from laptime.estimate.choose_device import DeviceChoice
-from laptime.estimate.dataflow import FlowTimes, Remedy
+from laptime.estimate.dataflow import FlowTimes
 from laptime.estimate.dataflow_step import Fed, assumptions, waited
 from laptime.estimate.explain import Explanation, KindTime
 from laptime.estimate.largest_batch import Largest
+from laptime.files.read import read_json
+from laptime.files.text import first_line, one_line
+from laptime.files.typed import build, count, mapping, sequence
+from laptime.files.write import plain
 from laptime.model.constants import Constant
 from laptime.model.prediction import Prediction
-from laptime.runs.files import one_line, plain
 
 _DERIVED = ("samples_per_s", "fits", "epoch_s", "training_s", "dollars", "kilowatt_hours")
-_NUMBERS = ("batch", "gpus", "step_s", "peak_memory_bytes", "reserved_memory_bytes", "communication_s")
-_OPTIONAL = ("device_memory_bytes", "samples", "epochs", "price_per_hour", "watts")
 _PICKED = ("chosen", "runner_up", "closest")
 
 
@@ -56,17 +55,14 @@ class DataFlow:
         )
 
     @classmethod
-    def read(cls, document: Mapping[str, Any]) -> DataFlow:
+    def read(cls, document: Any) -> DataFlow:
         """From its document."""
-        own = {field.name: document[field.name] for field in fields(cls) if field.name in document}
-        times = FlowTimes(
-            stages={str(stage): float(seconds) for stage, seconds in document["stages"].items()},  # type: ignore[misc]
-            step_s=float(document["step_s"]),
-            starving=document["starving"],
-            samples=int(document.get("samples") or document["batch"] * document["gpus"]),
-            remedies=tuple(Remedy(*remedy) for remedy in document.get("remedies") or ()),
-        )
-        return cls(**own | {"times": times, "rests_on": tuple(map(str, document.get("rests_on") or ()))})
+        given = mapping(document)
+        samples = given.get("samples") or count(given.get("batch")) * count(given.get("gpus"))
+        flow = build(cls, {"rests_on": (), **given, "times": {"remedies": (), **given, "samples": samples}})
+        if not flow.times.step_s > 0 or not {"device", flow.times.starving} <= flow.times.stages.keys():
+            raise ValueError("step_s must be above 0, and the device one of the stages")
+        return flow
 
     @property
     def starves(self) -> bool:
@@ -144,16 +140,17 @@ class PredictionView:
         return made
 
     @classmethod
-    def of(cls, document: Mapping[str, Any]) -> PredictionView:
-        """From a document; raises what a document in another form raises."""
-        predictions = tuple(_prediction(made) for made in document["predictions"])
-        explained = document.get("explanation")
+    def of(cls, document: Any) -> PredictionView:
+        """From a document; ValueError where that has another form."""
+        given = mapping(document)
+        predictions = tuple(Prediction.of(made) for made in sequence(given.get("predictions")))
+        explained = given.get("explanation")
         return cls(
             predictions=predictions,
-            flows=tuple(DataFlow.read(flow) for flow in document.get("data_flow") or ()),
-            largest=tuple(_largest(each) for each in document.get("largest") or ()),
-            choices=tuple(_choice(choice) for choice in document.get("choices") or ()),
-            explanation=None if not explained else _explanation(explained, predictions[0]),
+            flows=tuple(DataFlow.read(flow) for flow in sequence(given.get("data_flow") or [])),
+            largest=tuple(_largest(each) for each in sequence(given.get("largest") or [])),
+            choices=tuple(_choice(choice) for choice in sequence(given.get("choices") or [])),
+            explanation=None if not explained or not predictions else _explanation(explained, predictions[0]),
         )
 
 
@@ -176,57 +173,36 @@ def read_view(paths: Sequence[Path]) -> PredictionView:
 def _read(path: Path) -> PredictionView:
     shown = one_line(path)
     try:
-        view = PredictionView.of(json.loads(path.read_bytes()))
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, IndexError, RecursionError):
-        raise PredictionError(f"{shown} is no prediction; save one: laptime predict … --json > it") from None
+        view = PredictionView.of(read_json(path))
+    except (OSError, ValueError) as error:
+        raise PredictionError(
+            f"{shown} is no prediction ({first_line(error)}); save one: laptime predict … --json > it"
+        ) from None
     if not view.predictions:
         raise PredictionError(f"{shown} holds no prediction; save one: laptime predict … --json > it")
     return view
 
 
-def _prediction(document: Any) -> Prediction:
-    made = Prediction.of(document)
-    given = [getattr(made, name) for name in _OPTIONAL]
-    numbers = [getattr(made, name) for name in _NUMBERS] + [value for value in given if value is not None]
-    numbers += [
-        seconds for layer in made.layers() for seconds in (layer.forward_s, layer.backward_s, layer.update_s)
-    ]
-    numbers += [*made.interval_s, *made.uncovered.values()]
-    if not all(type(value) in (int, float) and math.isfinite(value) for value in numbers):
-        raise ValueError("not a number")
-    if not (made.step_s > 0 and made.batch >= 1 and made.interval_s[0] <= made.interval_s[1]):
-        raise ValueError("out of range")
-    return made
+def _largest(document: Any) -> Largest:
+    given = mapping(document)
+    made = given.get("prediction")
+    found = build(Largest, {"readings": 0, "exact": True, **given, "prediction": None})
+    return replace(found, prediction=None if made is None else Prediction.of(made))
 
 
-def _largest(document: Mapping[str, Any]) -> Largest:
-    made = document.get("prediction")
-    return Largest(
-        device=str(document["device"]),
-        batch=None if document["batch"] is None else int(document["batch"]),
-        prediction=None if made is None else _prediction(made),
-        readings=int(document.get("readings") or 0),
-        exact=bool(document.get("exact", True)),
-    )
+def _choice(document: Any) -> DeviceChoice:
+    given = mapping(document)
+    picked: dict[str, Any] = {
+        name: made and Prediction.of(made) for name in _PICKED for made in (given.get(name),)
+    }
+    unsaid = {"by": "dollars", "considered": 0, "left_out": (), "within_hours": None, "under_dollars": None}
+    return replace(build(DeviceChoice, unsaid | dict(given) | dict.fromkeys(_PICKED)), **picked)
 
 
-def _choice(document: Mapping[str, Any]) -> DeviceChoice:
-    picked = {name: made and _prediction(made) for name in _PICKED for made in (document.get(name),)}
-    return DeviceChoice(
-        wanted=str(document["wanted"]),
-        by=document.get("by", "dollars"),
-        considered=int(document.get("considered") or 0),
-        left_out=tuple(map(str, document.get("left_out") or ())),
-        why=str(document["why"]),
-        within_hours=document.get("within_hours"),
-        under_dollars=document.get("under_dollars"),
-        **picked,
-    )
-
-
-def _explanation(document: Mapping[str, Any], made: Prediction) -> Explanation:
+def _explanation(document: Any, made: Prediction) -> Explanation:
+    given = mapping(document)
     return Explanation(
         prediction=made,
-        constants=tuple(Constant(**each) for each in document.get("constants") or ()),
-        kinds=tuple(KindTime(**each) for each in document.get("kinds") or ()),
+        constants=tuple(build(Constant, each) for each in sequence(given.get("constants") or [])),
+        kinds=tuple(build(KindTime, each) for each in sequence(given.get("kinds") or [])),
     )

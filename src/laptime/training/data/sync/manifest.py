@@ -8,7 +8,6 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import stat
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -17,7 +16,10 @@ from pathlib import Path
 from typing import Any
 
 from laptime.errors import DataError
-from laptime.runs.files import first_line, write_json
+from laptime.files.parse import parse_json
+from laptime.files.read import GIB, read_bytes
+from laptime.files.text import first_line
+from laptime.files.write import write_json
 from laptime.training.data.sync.remote import Entry
 
 MANIFEST = ".laptime-sync.json"
@@ -118,11 +120,11 @@ def _read(folder: Path) -> Iterator[tuple[str, SyncedFile]]:
     """From the manifest, then the journal. What cannot be read is as if it were not there: such files are
     checked or brought again."""
     with suppress(OSError, ValueError, KeyError, TypeError, AttributeError):
-        yield from [_known(*item) for item in json.loads(_content(folder / MANIFEST))["files"].items()]
+        yield from [_known(*item) for item in parse_json(_content(folder / MANIFEST))["files"].items()]
     with suppress(OSError):
         for line in _content(folder / JOURNAL).splitlines():
             with suppress(ValueError, TypeError):
-                yield _known(*json.loads(line))
+                yield _known(*parse_json(line))
 
 
 def _known(name: str, fields: dict[str, Any]) -> tuple[str, SyncedFile]:
@@ -133,6 +135,4 @@ def _known(name: str, fields: dict[str, Any]) -> tuple[str, SyncedFile]:
 
 
 def _content(path: Path) -> bytes:
-    if not stat.S_ISREG(path.lstat().st_mode):
-        raise OSError(f"{path} is no file")
-    return path.read_bytes()
+    return read_bytes(path, most=GIB, inside=path.parent)

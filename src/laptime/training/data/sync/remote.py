@@ -15,7 +15,7 @@ from importlib import import_module
 from typing import Any, Literal
 
 from laptime.errors import DataError, LaptimeError, MissingExtra
-from laptime.runs.files import first_line, one_line
+from laptime.files.text import first_line, one_line
 
 CHUNK = 8 << 20  # most images come in one piece; a stop is noticed between two pieces
 

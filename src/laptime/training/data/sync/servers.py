@@ -19,7 +19,7 @@ from typing import Any
 from urllib.parse import quote, unquote, urlsplit, urlunsplit
 
 from laptime.errors import DataError
-from laptime.runs.files import first_line
+from laptime.files.text import first_line
 from laptime.training.data.sync.remote import CHUNK, Budget, Entry, Read, Reason, Remote, kind_of, package
 
 Opened = tuple[int, Read, Callable[[], object]]

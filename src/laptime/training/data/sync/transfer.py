@@ -13,7 +13,7 @@ from io import FileIO
 from pathlib import Path
 
 from laptime.errors import DataError, LaptimeError
-from laptime.runs.files import first_line
+from laptime.files.text import first_line
 from laptime.training.data.sync.manifest import Manifest, SyncedFile, identity
 from laptime.training.data.sync.plan import Refused, Wanted
 from laptime.training.data.sync.remote import CHUNK, Entry, Remote, RemoteError

@@ -15,6 +15,8 @@ from typing import IO, Any
 
 import numpy as np
 
+from laptime.files.text import text_of
+
 # Some user-space file systems refuse to sync or to link; they cannot promise more than a plain rename.
 _UNSUPPORTED = {errno.EINVAL, errno.ENOSYS, errno.ENOTSUP, errno.EPERM, errno.EMLINK}
 _DEEPEST = 40  # a configuration nested deeper than this refers to itself
@@ -153,25 +155,3 @@ def plain(value: Any, depth: int = 0) -> Any:
     if isinstance(value, Set):
         return sorted((plain(item, depth + 1) for item in value), key=str)
     return text_of(value)
-
-
-def text_of(value: Any) -> str:
-    """`str(value)` that UTF-8 can hold: a file name with undecodable bytes is written with escapes."""
-    try:
-        text = str(value)
-    except Exception:  # someone else's __str__; a configuration is not worth a failed run
-        text = f"<{type(value).__name__}>"
-    return text.encode("utf-8", "backslashreplace").decode()
-
-
-def one_line(text: object) -> str:
-    """`text` on one line: error messages promise that, whatever a path or a layer is called."""
-    shown = text_of(text)
-    return shown if shown.isprintable() else repr(shown)[1:-1]
-
-
-def first_line(error: BaseException) -> str:
-    """The first line of an error's message, or its class where it has none."""
-    if isinstance(error, OSError) and error.strerror:
-        return one_line(error.strerror)
-    return one_line(next(iter(str(error).splitlines()), "") or type(error).__name__)

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from copy import copy
 from typing import Any
 
 from laptime.model import Stage
-from laptime.runs import Run
 
 _LARGEST = 1e300  # what is larger is no measurement, and some of it no float
 _COST = {
@@ -44,12 +42,9 @@ _FORMS: Mapping[str, Mapping[str, Any]] = {
 _WHOLE = ("overhead", "detach", "reconciliation")  # of which a part says nothing
 
 
-def sound(run: Run) -> Run:
-    """The run without what its `run.json` says in another form: that is passed over."""
-    found = copy(run)
-    for part, form in _FORMS.items():
-        setattr(found, part, formed(getattr(run, part), form, part))
-    return found
+def sound(document: Mapping[str, Any], part: str) -> dict[str, Any]:
+    """A part of `run.json` without what it says in another form: that is passed over."""
+    return _mapped(document[part], _FORMS[part], part) or {}
 
 
 def formed(value: Any, form: Any, name: str = "") -> Any:
