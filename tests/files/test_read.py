@@ -18,7 +18,7 @@ from laptime.errors import CalibrationError, ConfigError, DamagedRun, DataError,
 from laptime.estimate.calibration import Calibration
 from laptime.files.parse import parse_json, parse_toml, parse_yaml
 from laptime.files.read import open_text, read_arrays, read_bytes
-from laptime.render.terminal.columns import shortened
+from laptime.render.terminal.fit import shortened
 from laptime.runs import load, parts, table_reader
 from laptime.runs.importers import collect
 from laptime.runs.importers.log_lines import read_line

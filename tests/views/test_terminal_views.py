@@ -11,7 +11,6 @@ from tests.views.samples import a_rich_run
 from tests.views.views import kinds, shown
 
 from laptime.model import ACCOUNTS, Phase, Stage
-from laptime.render.terminal.columns import Column, stretched, table
 from laptime.render.terminal.experiment import results
 from laptime.render.terminal.experiment import table as trials
 from laptime.render.terminal.fit import paragraph, shortened
@@ -132,18 +131,6 @@ def test_a_sentence_keeps_numbers_with_their_units():
         "it takes about",
         "12.5 ms here",
     ]
-
-
-def test_a_bar_takes_what_the_others_leave():
-    def make(bar):
-        return [
-            Column(title="name", cells=["conv"], words=True),
-            Column(title="", cells=[format.bar(1.0, bar)], words=True, needed=1),
-        ]
-
-    assert table(stretched(make, 20, least=5, most=40), 20)[1].plain == "conv  " + "█" * 14
-    assert table(stretched(make, 80, least=5, most=40), 80)[1].plain == "conv  " + "█" * 40
-    assert table(stretched(make, 9, least=5, most=40), 9)[1].plain == "conv"
 
 
 # -- bars ----------------------------------------------------------------------------------------------------

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 from torch.library import Library
 
-from laptime.capture.fused_ops import Attention, Recurrent, Wide
+from laptime.capture.fused_ops import FusedAttention, FusedRecurrent, Wide
 from laptime.ops.registry import kinds
 
 _LOCK = threading.Lock()
@@ -39,8 +39,8 @@ def _sdpa(
     if q.dim() != 4:
         lead = q.shape[:-2]
         q, k, v = (one.reshape(-1, 1, *one.shape[-2:]) for one in (q, k, v))
-        return Attention.apply(q, k, v, is_causal).reshape(*lead, q.shape[-2], v.shape[-1])  # type: ignore[no-any-return]
-    return Attention.apply(q, k, v, is_causal)  # type: ignore[no-any-return]
+        return FusedAttention.apply(q, k, v, is_causal).reshape(*lead, q.shape[-2], v.shape[-1])  # type: ignore[no-any-return]
+    return FusedAttention.apply(q, k, v, is_causal)  # type: ignore[no-any-return]
 
 
 def _dropout(x: Tensor, p: float, train: bool) -> Tensor:
@@ -70,7 +70,7 @@ def _recurrent_of(gates: int) -> Callable[..., Any]:
             x, weights = x.to(low), [one.to(low) for one in weights]
         if batch_first:
             x = x.transpose(0, 1)
-        out = Recurrent.apply(x, form, *weights)
+        out = FusedRecurrent.apply(x, form, *weights)
         ends = out.new_empty((layers * directions, last.shape[1], last.shape[-1]))
         if batch_first:
             out = out.transpose(0, 1)

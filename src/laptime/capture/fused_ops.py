@@ -96,7 +96,7 @@ def _wide_backward(g: Tensor, out: Tensor, dim: int, dtype: torch.dtype) -> Tens
 operations = torch.ops.laptime
 
 
-class Attention(torch.autograd.Function):
+class FusedAttention(torch.autograd.Function):
     """Scaled dot-product attention in one kernel."""
 
     @staticmethod
@@ -112,7 +112,7 @@ class Attention(torch.autograd.Function):
         return *to_each, None
 
 
-class Recurrent(torch.autograd.Function):
+class FusedRecurrent(torch.autograd.Function):
     """Every step, layer and direction of a recurrent layer in one call, as cuDNN has it."""
 
     @staticmethod

@@ -309,7 +309,7 @@ def _fed(
 
 
 def _waited(fed: Sequence[Fed]) -> list[Prediction]:
-    """The steps that wait for their data: all that is said is about these."""
+    """The predictions with the time that each step waits for its data added."""
     from laptime.estimate.dataflow_step import waited
 
     return [waited(one) for one in fed]

@@ -160,7 +160,7 @@ def _train(asked: _Asked, fold: int | None) -> None:
     unfinished = UnfinishedRun(place)
 
     def trained() -> Run:
-        with _Bar() as bar:
+        with _ProgressBar() as bar:
             return train_here(
                 asked.resolved.config,
                 out=place,
@@ -192,7 +192,7 @@ def _as_rank(trained: Callable[[], Run]) -> None:
         raise typer.Exit(1) from None
 
 
-class _Bar:
+class _ProgressBar:
     """A progress bar whose length is known only once the data is open."""
 
     def __init__(self) -> None:
@@ -200,7 +200,7 @@ class _Bar:
         self._tell: Tell | None = None
         self._words = ""
 
-    def __enter__(self) -> _Bar:
+    def __enter__(self) -> _ProgressBar:
         return self
 
     def begin(self, training: TrainingLoop) -> None:

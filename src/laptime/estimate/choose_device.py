@@ -32,7 +32,7 @@ class DeviceChoice:
 
     @property
     def limits(self) -> str:
-        """In words."""
+        """The limits as a sentence, such as `within 5 hours and under $20`."""
         return _limits(self.within_hours, self.under_dollars)
 
     def qualifies(self, one: Prediction) -> bool:

@@ -14,7 +14,7 @@ Call = Callable[[], Any]
 
 
 class Taken(NamedTuple):
-    """Microseconds, of so many calls."""
+    """Microseconds of one call, on the device and on the host, and how many calls were timed."""
 
     device_us: float
     host_us: float

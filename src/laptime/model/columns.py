@@ -17,7 +17,7 @@ Logged = Annotated[float | None, LOGGED]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Column:
+class StoredColumn:
     """One column of a table."""
 
     name: str
@@ -29,17 +29,17 @@ class Column:
     logged: bool
 
 
-def columns_of(value: type) -> tuple[Column, ...]:
+def columns_of(value: type) -> tuple[StoredColumn, ...]:
     """The columns of a value's fields, in their order."""
     hints = get_type_hints(value, include_extras=True)
     return tuple(_column(field, hints[field.name]) for field in dataclasses.fields(value))
 
 
-def _column(field: dataclasses.Field[Any], hint: Any) -> Column:
+def _column(field: dataclasses.Field[Any], hint: Any) -> StoredColumn:
     facts = get_args(hint)[1:] if get_origin(hint) is Annotated else ()
     bare = get_args(hint)[0] if facts else hint
     types = [one for one in get_args(bare) or (bare,) if one is not NoneType]
-    return Column(
+    return StoredColumn(
         name=field.name,
         type=types[0],
         bits=next((fact for fact in facts if isinstance(fact, int)), 64),

@@ -18,7 +18,7 @@ import pyarrow as pa
 from laptime.errors import DamagedRun, NewerSchema
 from laptime.files.text import one_line
 from laptime.model import ACCOUNTS, KernelTime, LayerTime, Step
-from laptime.model.columns import Column, columns_of
+from laptime.model.columns import StoredColumn, columns_of
 
 SCHEMA_VERSION = 2
 
@@ -41,7 +41,7 @@ class TableSchema(Generic[Value]):
 
     name: str
     value: type[Value]
-    columns: tuple[Column, ...]
+    columns: tuple[StoredColumn, ...]
     arrow: Any
     defaults: Mapping[str, Any]  # of the columns that may be left out
     words: Mapping[str, type[StrEnum]]  # columns whose strings are one of our words
@@ -146,7 +146,7 @@ def _table(name: str, value: type[Value]) -> TableSchema[Value]:
     )
 
 
-def _arrow_type(column: Column) -> Any:
+def _arrow_type(column: StoredColumn) -> Any:
     if issubclass(column.type, str):
         return pa.string()
     kinds = {bool: pa.bool_(), float: pa.float64(), int: pa.int32() if column.bits == 32 else pa.int64()}

@@ -7,7 +7,7 @@ import re
 import pytest
 from tests.runs.samples import HOSTILE, add_steps, start
 
-from laptime.render.server.listing import Wanted, network_of
+from laptime.render.server.listing import ListRequest, network_of
 
 SUMMARY = {"steps": {"train": 8}, "step_s": {"median": 0.25}, "wall_s": 90.0}
 
@@ -117,7 +117,7 @@ def test_a_page_that_is_none_is_the_nearest(serve, sweep, page):
 
 
 def test_pages_of_the_list_keep_the_question():
-    wanted = Wanted.of({"q": "a&b", "sort": "name", "page": "3"})
+    wanted = ListRequest.of({"q": "a&b", "sort": "name", "page": "3"})
     assert wanted.address(page=4) == "/?q=a%26b&sort=name&order=asc&page=4"
     assert wanted.turned("name") == "/?q=a%26b&sort=name&order=desc"
 

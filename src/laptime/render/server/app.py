@@ -21,7 +21,7 @@ from laptime.files.text import one_line
 from laptime.render.server import assets, listing
 from laptime.render.server.drawing import draw, told
 from laptime.render.server.guard import Guard, Token
-from laptime.render.server.index import Entry, Index
+from laptime.render.server.index import Index, RunEntry
 from laptime.render.server.listing import predictable
 from laptime.render.server.live import Kept, tag
 from laptime.render.server.predicting import Networks, Predicting, form
@@ -81,10 +81,10 @@ class Dashboard:
 
     async def runs(self, request: Request) -> Response:
         """The list."""
-        wanted = listing.Wanted.of(request.query_params)
+        wanted = listing.ListRequest.of(request.query_params)
         return _hashed(request, await self._quick.run(("runs", wanted), lambda: self._list(wanted)))
 
-    def _list(self, wanted: listing.Wanted) -> bytes:
+    def _list(self, wanted: listing.ListRequest) -> bytes:
         rows = self._listing.rows(self.index.entries())
         chosen = listing.chosen(rows, wanted)
         pages = -(-len(chosen) // listing.PAGE)
@@ -118,7 +118,7 @@ class Dashboard:
         headers = {"ETag": seal, "Cache-Control": "no-cache"}
         return StreamingResponse(self._opened(entry, seal), media_type="text/html", headers=headers)
 
-    def _checked(self, name: str, held: frozenset[str]) -> tuple[Entry, str]:
+    def _checked(self, name: str, held: frozenset[str]) -> tuple[RunEntry, str]:
         """A run and its state; a damaged one is told with its status, before anything is sent."""
         entry = self.index.find(name)
         if entry is None:
@@ -128,7 +128,7 @@ class Dashboard:
             load(entry.path)
         return entry, seal
 
-    async def _opened(self, entry: Entry, seal: str) -> AsyncIterator[bytes]:
+    async def _opened(self, entry: RunEntry, seal: str) -> AsyncIterator[bytes]:
         """The page in two pieces: its head at once, so that a browser compiles Plotly meanwhile."""
         opening = draw("opening.html", here="runs", title=f"{entry.name} · laptime", figures=True)
         yield opening
@@ -167,7 +167,7 @@ class Dashboard:
         )
         return _tagged(request, page, seal)
 
-    def _compared(self, names: Sequence[str]) -> tuple[list[Entry], str]:
+    def _compared(self, names: Sequence[str]) -> tuple[list[RunEntry], str]:
         entries = [entry for name in names if (entry := self.index.find(name)) is not None]
         return entries, tag("compare", entries)
 
@@ -211,7 +211,7 @@ class Dashboard:
 _CHOOSE = "tick them in the list of runs and press compare."
 
 
-def _run_page(entry: Entry, seal: str) -> bytes:
+def _run_page(entry: RunEntry, seal: str) -> bytes:
     from laptime.render.html.run_page import run_page
 
     run = load(entry.path)
@@ -219,7 +219,7 @@ def _run_page(entry: Entry, seal: str) -> bytes:
     return draw("run.html", here="runs", page=page, name=entry.name, seal=seal, predictable=predictable(run))
 
 
-def _comparison(entries: Sequence[Entry], names: Sequence[str]) -> bytes:
+def _comparison(entries: Sequence[RunEntry], names: Sequence[str]) -> bytes:
     from laptime.render.html.comparison_page import comparison_page
 
     page = comparison_page([[load(entry.path) for entry in entries]], names)

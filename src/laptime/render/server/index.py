@@ -22,7 +22,7 @@ Seal = tuple[int, int, int]  # when it was written, its size, its inode: run.jso
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Entry:
+class RunEntry:
     """A run of the folder; `reason` says in one line why it cannot be read."""
 
     name: str  # its path below the folder, with slashes
@@ -41,7 +41,7 @@ class Index:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self._known: dict[str, Entry] = {}
+        self._known: dict[str, RunEntry] = {}
         self._lock = Lock()
         places = {one_line(one) for one in (folder, folder.absolute(), folder.resolve())} - {"/"}
         longest = "|".join(re.escape(one) for one in sorted(places, key=len, reverse=True))
@@ -55,9 +55,9 @@ class Index:
             text = text.replace(itself, one_line(self.folder.resolve().name))
         return text
 
-    def entries(self) -> list[Entry]:
+    def entries(self) -> list[RunEntry]:
         """Every run, by name."""
-        found: dict[str, Entry] = {}
+        found: dict[str, RunEntry] = {}
         with self._lock:
             for path in find_runs(self.folder):
                 entry = self._read(self._name(path), path)
@@ -66,7 +66,7 @@ class Index:
             self._known = found
         return list(found.values())
 
-    def find(self, name: str) -> Entry | None:
+    def find(self, name: str) -> RunEntry | None:
         """The run of that name as it is now; None for whatever is not in the index."""
         known = self._known.get(name)
         if known is None:
@@ -83,7 +83,7 @@ class Index:
         below = path.relative_to(self.folder)
         return text_of(below.as_posix() if below.parts else self.folder.resolve().name)
 
-    def _read(self, name: str, path: Path) -> Entry | None:
+    def _read(self, name: str, path: Path) -> RunEntry | None:
         """From what is known, if it has not changed; None where it is gone, or a link to somewhere else."""
         try:
             facts = os.lstat(path / RUN_FILE)
@@ -96,7 +96,7 @@ class Index:
         if known is not None and (known.path, known.seal) == (path, seal):
             return known
         try:
-            entry = Entry(name=name, path=path, seal=seal, document=read_document(path))
+            entry = RunEntry(name=name, path=path, seal=seal, document=read_document(path))
             entry.run()
             return entry
         except LaptimeError as error:
@@ -105,4 +105,4 @@ class Index:
             reason = f"{one_line(path / RUN_FILE)} is nested too deep to be a run; restore it from a copy"
         except Exception as error:  # whatever is in one run, the list has the others
             reason = f"{one_line(path / RUN_FILE)} is damaged ({first_line(error)}); restore it from a copy"
-        return Entry(name=name, path=path, seal=seal, reason=self.below(reason))
+        return RunEntry(name=name, path=path, seal=seal, reason=self.below(reason))

@@ -10,7 +10,7 @@ from typing import Any
 from urllib.parse import quote, urlencode
 
 from laptime.files.text import first_line, one_line
-from laptime.render.server.index import Entry, Seal
+from laptime.render.server.index import RunEntry, Seal
 from laptime.runs import Run
 from laptime.views import format
 from laptime.views.time_units import long_duration
@@ -54,7 +54,7 @@ class Row:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wanted:
+class ListRequest:
     """Which runs to list, and in which order."""
 
     search: str = ""
@@ -66,7 +66,7 @@ class Wanted:
     page: int = 1
 
     @classmethod
-    def of(cls, query: Mapping[str, str]) -> Wanted:
+    def of(cls, query: Mapping[str, str]) -> ListRequest:
         """From a URL; what is not understood is as if it were not there."""
         sort = query.get("sort", "")
         sort = sort if sort in SORTS else "started"
@@ -130,7 +130,7 @@ def choices(rows: Sequence[Row]) -> dict[str, list[str]]:
     return {key: sorted({getattr(row, key) for row in rows} - {""}, key=str.lower) for key in keys}
 
 
-def chosen(rows: Sequence[Row], wanted: Wanted) -> list[Row]:
+def chosen(rows: Sequence[Row], wanted: ListRequest) -> list[Row]:
     """The wanted ones in their order."""
     key = SORTS[wanted.sort]
     found = sorted((row for row in rows if wanted.has(row)), key=lambda row: row.name.lower())
@@ -145,7 +145,7 @@ class Listing:
     def __init__(self) -> None:
         self._kept: dict[tuple[str, Seal, str], Row] = {}
 
-    def rows(self, entries: Sequence[Entry]) -> list[Row]:
+    def rows(self, entries: Sequence[RunEntry]) -> list[Row]:
         """A line for each run."""
         found = {}
         for entry in entries:
@@ -156,7 +156,7 @@ class Listing:
         return list(found.values())
 
 
-def _row_of(entry: Entry, run: Run | None) -> Row:
+def _row_of(entry: RunEntry, run: Run | None) -> Row:
     if run is None:
         return _damaged(entry, entry.reason)
     try:
@@ -165,12 +165,12 @@ def _row_of(entry: Entry, run: Run | None) -> Row:
         return _damaged(entry, f"its run.json cannot be understood ({first_line(error)})")
 
 
-def _damaged(entry: Entry, reason: str) -> Row:
+def _damaged(entry: RunEntry, reason: str) -> Row:
     text = f"{entry.name} {DAMAGED} {reason}".lower()
     return Row(name=entry.name, status=DAMAGED, reason=reason, text=text)
 
 
-def _row(entry: Entry, run: Run) -> Row:
+def _row(entry: RunEntry, run: Run) -> Row:
     device = one_line(_mapping(run.environment.get("device")).get("name") or "")
     network = network_of(run.config)
     text = " ".join([entry.name, run.status, device, network, run.id, *_flat("", run.config)])

@@ -12,7 +12,7 @@ from pathlib import Path
 from threading import Lock
 
 from laptime.render.server import assets
-from laptime.render.server.index import Entry
+from laptime.render.server.index import RunEntry
 from laptime.runs.run import NETWORK_FILE, WORKLOAD_FILE
 from laptime.runs.schema import TABLES
 
@@ -63,7 +63,7 @@ class Kept:
                     del self._busy[subject]
 
 
-def tag(kind: str, entries: Sequence[Entry]) -> str:
+def tag(kind: str, entries: Sequence[RunEntry]) -> str:
     """Changes with whatever a page shows of these runs; made without reading a row."""
     seen: list[object] = [kind, assets.edition()]
     for entry in entries:

@@ -9,7 +9,7 @@ from threading import Lock
 import numpy as np
 
 from laptime.model import Stage
-from laptime.render.server.index import Entry
+from laptime.render.server.index import RunEntry
 from laptime.render.server.live import tag
 from laptime.runs import Run
 from laptime.views import format
@@ -27,11 +27,11 @@ class Results:
         self._kept: OrderedDict[str, dict[str, str]] = OrderedDict()
         self._lock = Lock()
 
-    def of(self, entries: Sequence[Entry]) -> dict[str, dict[str, str]]:
+    def of(self, entries: Sequence[RunEntry]) -> dict[str, dict[str, str]]:
         """The texts of each run's cells; none where it cannot be read."""
         return {entry.name: self._one(entry) for entry in entries}
 
-    def _one(self, entry: Entry) -> dict[str, str]:
+    def _one(self, entry: RunEntry) -> dict[str, str]:
         seal = tag("results", [entry])
         with self._lock:
             if seal in self._kept:

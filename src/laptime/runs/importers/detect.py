@@ -21,7 +21,7 @@ _TRACE_NAMES = (".json", ".json.gz", ".trace", ".gz")
 _NUMBERS = re.compile(r"(\d+)")
 
 
-class Source(StrEnum):
+class SourceKind(StrEnum):
     """What a file is."""
 
     KINETO = "kineto"
@@ -39,9 +39,9 @@ class CollectLimits:
     seconds: float = 3600.0
 
 
-_READERS: dict[Source, Callable[[Iterable[Path]], Collected]] = {
-    Source.KINETO: kineto.read,
-    Source.TENSORFLOW: tensorflow.read,
+_READERS: dict[SourceKind, Callable[[Iterable[Path]], Collected]] = {
+    SourceKind.KINETO: kineto.read,
+    SourceKind.TENSORFLOW: tensorflow.read,
 }
 
 
@@ -123,14 +123,14 @@ def _by_numbers(path: Path) -> list[tuple[int, int | str]]:
     return [(1, int(part)) if part.isdigit() else (0, part) for part in parts if part]
 
 
-def recognise(path: Path) -> Source:
+def recognise(path: Path) -> SourceKind:
     """What a file is, by its first characters."""
     text = opening(path, 1 << 16).lstrip("\ufeff \t\r\n")
     if text.startswith("{") and '"traceEvents"' not in text and values_of(text.splitlines()[0]) is not None:
-        return Source.LOG  # an object on each line
+        return SourceKind.LOG  # an object on each line
     if text[0] not in "{[" or _is_list_of_words(text):
-        return Source.LOG
-    return Source.TENSORFLOW if tensorflow.is_timeline(text) else Source.KINETO
+        return SourceKind.LOG
+    return SourceKind.TENSORFLOW if tensorflow.is_timeline(text) else SourceKind.KINETO
 
 
 def _is_list_of_words(text: str) -> bool:

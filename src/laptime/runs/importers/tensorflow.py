@@ -31,7 +31,7 @@ _ALL = "/stream:all"
 
 
 @dataclass(frozen=True, slots=True)
-class Device:
+class TraceDevice:
     """What a device ran in one timeline, what its host computed, and when the first and last of all was."""
 
     name: str
@@ -65,7 +65,7 @@ def read(files: Iterable[Path]) -> Collected:
     return found
 
 
-def _devices(file: Path) -> list[Device]:
+def _devices(file: Path) -> list[TraceDevice]:
     """The GPUs of a timeline, or where there is none its CPUs."""
     rows = _rows(file)
     if not rows:
@@ -80,7 +80,7 @@ def _devices(file: Path) -> list[Device]:
         computed = [one for one in host if not _WAITS.match(one.kind)] if name in gpus else []
         every = [one for operations in found.values() for one in operations] + computed
         begin, end = min(one.start for one in every), max(one.end for one in every)
-        devices.append(Device(name, _ran(found), computed, begin, end))
+        devices.append(TraceDevice(name, _ran(found), computed, begin, end))
     return devices
 
 
@@ -125,7 +125,7 @@ def _operation(event: dict[str, Any]) -> TracedOperation | None:
     return TracedOperation(name, kind, integer(event.get("tid"), 0), start, start + max(0.0, duration))
 
 
-def _step(found: Collected, scopes: Scopes, number: int, rank: int, device: Device) -> None:
+def _step(found: Collected, scopes: Scopes, number: int, rank: int, device: TraceDevice) -> None:
     shares, idle, together = _shares(device, scopes)
     if together > 1.05:
         found.note(f"{together:.1f} operations ran at a time: layers share the time they have in common")
@@ -183,7 +183,7 @@ def _kernel(found: Collected, number: int, rank: int, owner: ScopeOwner, one: Tr
     )
 
 
-def _shares(device: Device, scopes: Scopes) -> tuple[dict[ScopeOwner, float], float, float]:
+def _shares(device: TraceDevice, scopes: Scopes) -> tuple[dict[ScopeOwner, float], float, float]:
     """Time by owner, the time in which nothing ran, and how many of the device's operations ran at a time.
 
     The host's operations have only the time in which the device runs nothing.

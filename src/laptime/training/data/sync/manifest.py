@@ -20,7 +20,7 @@ from laptime.files.parse import parse_json
 from laptime.files.read import GIB, read_bytes
 from laptime.files.text import first_line
 from laptime.files.write import write_json
-from laptime.training.data.sync.remote import Entry
+from laptime.training.data.sync.remote import RemoteEntry
 
 MANIFEST = ".laptime-sync.json"
 JOURNAL = ".laptime-sync.journal"
@@ -38,7 +38,7 @@ class SyncedFile:
     checked: bool  # against a checksum from the remote folder
 
 
-def identity(address: str, entry: Entry) -> str:
+def identity(address: str, entry: RemoteEntry) -> str:
     """One content at one address: it changes with the file's size and version."""
     text = "\0".join((address, str(entry.size), entry.version))
     return hashlib.blake2b(text.encode("utf-8", "surrogateescape"), digest_size=8).hexdigest()

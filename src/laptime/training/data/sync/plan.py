@@ -10,7 +10,7 @@ from concurrent.futures import Executor
 from dataclasses import dataclass, field, replace
 
 from laptime.errors import DataError
-from laptime.training.data.sync.remote import Entry, Remote, RemoteError
+from laptime.training.data.sync.remote import Remote, RemoteEntry, RemoteError
 
 SUMS = "SHA256SUMS"
 """Checksums as `sha256sum` writes them, in any folder on the way; names are relative to that folder."""
@@ -23,11 +23,11 @@ _LINE = re.compile(r"\\?([0-9a-fA-F]{64}) [ *](.+)")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wanted:
+class WantedFile:
     """A file to bring, and the name it gets below the target folder."""
 
     name: str
-    entry: Entry
+    entry: RemoteEntry
     sha256: str | None = None
 
 
@@ -44,7 +44,7 @@ class Plan:
     """Everything that will be brought."""
 
     classes: tuple[str, ...]
-    wanted: tuple[Wanted, ...]
+    wanted: tuple[WantedFile, ...]
     refused: tuple[Refused, ...] = ()
     empty: tuple[str, ...] = ()  # classes without a single file
     missing: tuple[str, ...] = ()  # named in SHA256SUMS, and not there
@@ -70,11 +70,11 @@ class _Walk:
     """What was found below one folder."""
 
     remote: Remote
-    wanted: list[Wanted] = field(default_factory=list)
+    wanted: list[WantedFile] = field(default_factory=list)
     refused: list[Refused] = field(default_factory=list)
     sums: dict[str, str] = field(default_factory=dict)
 
-    def listed(self, path: str, above: str) -> Iterator[tuple[str, Entry, bool]]:
+    def listed(self, path: str, above: str) -> Iterator[tuple[str, RemoteEntry, bool]]:
         """Each name below the target, its entry and whether it is a link; SHA256SUMS are read."""
         for entry in self.remote.entries(path):
             is_link = entry.kind == "link"
@@ -85,7 +85,7 @@ class _Walk:
             else:
                 yield above + entry.name, entry, is_link
 
-    def folders(self, path: str, above: str) -> dict[str, Entry]:
+    def folders(self, path: str, above: str) -> dict[str, RemoteEntry]:
         """The folders directly in a folder, by their name below the target."""
         folders = {}
         for name, entry, _ in self.listed(path, above):
@@ -96,7 +96,7 @@ class _Walk:
                 self.refused.append(Refused(name=name, reason=reason))
         return folders
 
-    def everything(self, name: str, folder: Entry) -> None:
+    def everything(self, name: str, folder: RemoteEntry) -> None:
         """Every file below a class folder."""
         ahead = [(name, folder.path, 0)]
         while ahead:
@@ -114,9 +114,9 @@ class _Walk:
                 elif entry.kind == "folder":
                     ahead.append((below, entry.path, depth + 1))
                 else:
-                    self.wanted.append(Wanted(name=below, entry=entry))
+                    self.wanted.append(WantedFile(name=below, entry=entry))
 
-    def _followed(self, link: Entry) -> Entry:
+    def _followed(self, link: RemoteEntry) -> RemoteEntry:
         try:
             return replace(self.remote.facts(link), name=link.name, path=link.path)
         except RemoteError as error:
@@ -124,7 +124,7 @@ class _Walk:
                 raise
             return link  # it leads nowhere
 
-    def _read_sums(self, entry: Entry, above: str) -> None:
+    def _read_sums(self, entry: RemoteEntry, above: str) -> None:
         with self.remote.reading(entry, 0) as (_, read):
             text = self.remote.budget.page(read).decode("utf-8", "replace")
         lines = (_LINE.fullmatch(line) for line in text.splitlines())
@@ -145,7 +145,7 @@ def survey(remote: Remote, classes: Sequence[str], pool: Executor) -> Plan:
     chosen = _choose(remote, sorted({_class_of(name) for name in folders}), classes)
     folders = {name: entry for name, entry in folders.items() if _class_of(name) in chosen}
 
-    def walk(item: tuple[str, Entry]) -> _Walk:
+    def walk(item: tuple[str, RemoteEntry]) -> _Walk:
         below = _Walk(remote=remote)
         below.everything(*item)
         return below
@@ -187,6 +187,6 @@ def _choose(remote: Remote, known: Sequence[str], classes: Sequence[str]) -> lis
     return list(dict.fromkeys(classes)) or list(known)
 
 
-def _is_within(name: str, folders: dict[str, Entry]) -> bool:
+def _is_within(name: str, folders: dict[str, RemoteEntry]) -> bool:
     above = name.split("/")
     return any("/".join(above[:depth]) in folders for depth in (1, 2))

@@ -53,7 +53,7 @@ _TOO_MUCH = {
 }
 
 
-class Budget:
+class SyncBudget:
     """Counts what comes, and ends the synchronisation where it is more than the limits allow."""
 
     def __init__(self, limits: SyncLimits) -> None:
@@ -87,7 +87,7 @@ class Budget:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Entry:
+class RemoteEntry:
     """What a listing says of one name."""
 
     name: str
@@ -103,19 +103,19 @@ class Remote(ABC):
 
     lists_sizes = True
 
-    def __init__(self, shown: str, root: str, budget: Budget) -> None:
+    def __init__(self, shown: str, root: str, budget: SyncBudget) -> None:
         self.shown = shown  # the address as people see it: no password
         self.root = root
         self.budget = budget
 
     @abstractmethod
-    def _list(self, path: str) -> Iterable[Entry]: ...
+    def _list(self, path: str) -> Iterable[RemoteEntry]: ...
 
     @abstractmethod
-    def _facts(self, entry: Entry) -> Entry: ...
+    def _facts(self, entry: RemoteEntry) -> RemoteEntry: ...
 
     @abstractmethod
-    def _open(self, entry: Entry, offset: int) -> tuple[int, Read, Callable[[], object]]:
+    def _open(self, entry: RemoteEntry, offset: int) -> tuple[int, Read, Callable[[], object]]:
         """The byte that reading starts at, how to read on, and how to end."""
 
     def _reasons(self, error: Exception) -> Iterable[Reason]:
@@ -128,7 +128,7 @@ class Remote(ABC):
     def reconnect(self) -> None:  # noqa: B027
         """Drop what a failure may have left unusable."""
 
-    def entries(self, path: str) -> list[Entry]:
+    def entries(self, path: str) -> list[RemoteEntry]:
         """What a folder holds, by name."""
         self.budget.take("folders")
         listed = []
@@ -138,13 +138,13 @@ class Remote(ABC):
                 listed.append(entry)
         return sorted(listed, key=lambda entry: entry.name)
 
-    def facts(self, entry: Entry) -> Entry:
+    def facts(self, entry: RemoteEntry) -> RemoteEntry:
         """The same entry, links followed, with size and version as they are now."""
         with self._errors(entry.path):
             return self._facts(entry)
 
     @contextmanager
-    def reading(self, entry: Entry, offset: int) -> Iterator[tuple[int, Read]]:
+    def reading(self, entry: RemoteEntry, offset: int) -> Iterator[tuple[int, Read]]:
         """The byte that reading starts at, `offset` or 0 where the server cannot skip, and how to read on.
 
         Errors of whoever uses it are not taken for the server's.
@@ -205,27 +205,27 @@ def kind_of(mode: int) -> Kind:
 class LocalRemote(Remote):
     """A folder of this machine, or of a mounted one."""
 
-    def __init__(self, address: str, budget: Budget) -> None:
+    def __init__(self, address: str, budget: SyncBudget) -> None:
         path = os.path.abspath(os.path.expanduser(address.removeprefix("file://")))
         super().__init__(path, path, budget)
 
-    def _list(self, path: str) -> Iterator[Entry]:
+    def _list(self, path: str) -> Iterator[RemoteEntry]:
         with os.scandir(path) as names:
             for name in names:
                 yield _local_entry(name.name, name.path, name.stat(follow_symlinks=False))
 
-    def _facts(self, entry: Entry) -> Entry:
+    def _facts(self, entry: RemoteEntry) -> RemoteEntry:
         return _local_entry(entry.name, entry.path, os.stat(entry.path))
 
-    def _open(self, entry: Entry, offset: int) -> tuple[int, Read, Callable[[], object]]:
+    def _open(self, entry: RemoteEntry, offset: int) -> tuple[int, Read, Callable[[], object]]:
         file = open(entry.path, "rb")  # noqa: SIM115 -- `reading` closes it
         file.seek(offset)
         return offset, lambda: file.read(CHUNK), file.close
 
 
-def _local_entry(name: str, path: str, about: os.stat_result) -> Entry:
+def _local_entry(name: str, path: str, about: os.stat_result) -> RemoteEntry:
     kind = kind_of(about.st_mode)
-    return Entry(name=name, path=path, kind=kind, size=about.st_size, version=repr(about.st_mtime))
+    return RemoteEntry(name=name, path=path, kind=kind, size=about.st_size, version=repr(about.st_mtime))
 
 
 _KINDS = {
@@ -250,7 +250,7 @@ def open_remote(address: str, limits: SyncLimits) -> Iterator[Remote]:
         )
     module, _, name = place.partition(":")
     made = getattr(import_module(f"laptime.training.data.sync.{module}"), name)
-    remote: Remote = made(address, Budget(limits))
+    remote: Remote = made(address, SyncBudget(limits))
     try:
         yield remote
     finally:

@@ -20,7 +20,16 @@ from urllib.parse import quote, unquote, urlsplit, urlunsplit
 
 from laptime.errors import DataError
 from laptime.files.text import first_line
-from laptime.training.data.sync.remote import CHUNK, Budget, Entry, Read, Reason, Remote, kind_of, package
+from laptime.training.data.sync.remote import (
+    CHUNK,
+    Read,
+    Reason,
+    Remote,
+    RemoteEntry,
+    SyncBudget,
+    kind_of,
+    package,
+)
 
 Opened = tuple[int, Read, Callable[[], object]]
 
@@ -52,7 +61,7 @@ class HttpRemote(Remote):
 
     lists_sizes = False
 
-    def __init__(self, address: str, budget: Budget) -> None:
+    def __init__(self, address: str, budget: SyncBudget) -> None:
         parts, port = _split(address)
         host = f"[{parts.hostname}]" if ":" in parts.hostname else parts.hostname
         path = quote(unquote(parts.path.rstrip("/")))
@@ -72,7 +81,7 @@ class HttpRemote(Remote):
             client_kwargs=settings, encoded=True, skip_instance_cache=True
         )
 
-    def _list(self, path: str) -> Iterator[Entry]:
+    def _list(self, path: str) -> Iterator[RemoteEntry]:
         """Not fsspec's `ls`: it takes pages of any size, in a time that grows with the square of it."""
         page = package("fsspec.asyn").sync(self._fs.loop, self._page, f"{path}/")
         host = "/".join(path.split("/", 3)[:3])
@@ -85,7 +94,7 @@ class HttpRemote(Remote):
             if text not in _NO_NAME and not text.startswith(("?", "#")):
                 name = unquote(text.removesuffix("/"), errors="surrogateescape")
                 address = f"{path}/{quote(name, errors='surrogateescape')}"
-                yield Entry(name=name, path=address, kind="folder" if text.endswith("/") else "file")
+                yield RemoteEntry(name=name, path=address, kind="folder" if text.endswith("/") else "file")
 
     async def _page(self, address: str) -> str:
         # Asked for without its slash, a folder may be answered with a file of that name, or a detour.
@@ -98,12 +107,12 @@ class HttpRemote(Remote):
                 self.budget.allow("listing_bytes", len(page))
         return page.decode("utf-8", "replace")
 
-    def _facts(self, entry: Entry) -> Entry:
+    def _facts(self, entry: RemoteEntry) -> RemoteEntry:
         info = self._fs.info(entry.path)
         version = info.get("ETag") or info.get("Last-Modified") or ""
-        return Entry(name=entry.name, path=entry.path, kind="file", size=info["size"], version=version)
+        return RemoteEntry(name=entry.name, path=entry.path, kind="file", size=info["size"], version=version)
 
-    def _open(self, entry: Entry, offset: int) -> Opened:
+    def _open(self, entry: RemoteEntry, offset: int) -> Opened:
         headers = {"Range": f"bytes={offset}-"} if offset else {}
         if offset and entry.version and not entry.version.startswith("W/"):
             headers["If-Range"] = entry.version
@@ -143,7 +152,7 @@ _S3_REFUSED = re.compile(
 class S3Remote(Remote):
     """A bucket, or a prefix in it. Where no credentials are found, it is asked as a public one."""
 
-    def __init__(self, address: str, budget: Budget) -> None:
+    def __init__(self, address: str, budget: SyncBudget) -> None:
         root = address.partition("://")[2].strip("/")
         if not root:
             raise DataError(f"{address} names no bucket; write s3://bucket/prefix")
@@ -155,7 +164,7 @@ class S3Remote(Remote):
             anon=anonymous, skip_instance_cache=True, use_listings_cache=False, config_kwargs=_S3_CONFIG
         )
 
-    def _list(self, path: str) -> list[Entry]:
+    def _list(self, path: str) -> list[RemoteEntry]:
         try:
             listed = self._pages(path)
         except package("botocore.exceptions").NoCredentialsError:
@@ -184,11 +193,11 @@ class S3Remote(Remote):
         except package("botocore.exceptions").ClientError as error:
             raise package("s3fs.errors").translate_boto_error(error) from error
 
-    def _entry(self, parent: str, info: dict[str, Any]) -> Entry:
+    def _entry(self, parent: str, info: dict[str, Any]) -> RemoteEntry:
         tag = str(info.get("ETag", "")).strip('"')
         # A multipart tag has a dash; a directory bucket's tag is no checksum at all.
         is_md5 = re.fullmatch(r"[0-9a-f]{32}", tag) and not parent.partition("/")[0].endswith("--x-s3")
-        return Entry(
+        return RemoteEntry(
             name=info["name"].removeprefix(f"{parent}/"),
             path=info["name"],
             kind="folder" if info["type"] == "directory" else "file",
@@ -197,7 +206,7 @@ class S3Remote(Remote):
             md5=tag if is_md5 else None,
         )
 
-    def _facts(self, entry: Entry) -> Entry:
+    def _facts(self, entry: RemoteEntry) -> RemoteEntry:
         parent = entry.path.rpartition("/")[0]
         fresh = self._entry(parent, self._fs.info(entry.path, refresh=True))
         bucket, _, key = entry.path.partition("/")
@@ -206,7 +215,7 @@ class S3Remote(Remote):
             return replace(fresh, md5=None)
         return fresh  # its tag is a checksum: it is not encrypted with a key of the owner's
 
-    def _open(self, entry: Entry, offset: int) -> Opened:
+    def _open(self, entry: RemoteEntry, offset: int) -> Opened:
         """Not s3fs' files: they take an answer whole, however much it is."""
         bucket, _, key = entry.path.partition("/")
         rest = {"Range": f"bytes={offset}-"} if offset else {}
@@ -251,7 +260,7 @@ class SftpRemote(Remote):
     connection between threads.
     """
 
-    def __init__(self, address: str, budget: Budget) -> None:
+    def __init__(self, address: str, budget: SyncBudget) -> None:
         parts, port = _split(address)
         path = unquote(parts.path).rstrip("/") or "/"
         if path == "/~" or path.startswith("/~/"):
@@ -328,16 +337,16 @@ class SftpRemote(Remote):
         for client in self._clients:
             client.close()
 
-    def _list(self, path: str) -> Iterator[Entry]:
+    def _list(self, path: str) -> Iterator[RemoteEntry]:
         if kind_of(self._sftp.stat(path).st_mode) != "folder":
             raise NotADirectoryError(path)
         for about in self._sftp.listdir_iter(path):
             yield _sftp_entry(about.filename, f"{path.rstrip('/')}/{about.filename}", about)
 
-    def _facts(self, entry: Entry) -> Entry:
+    def _facts(self, entry: RemoteEntry) -> RemoteEntry:
         return _sftp_entry(entry.name, entry.path, self._sftp.stat(entry.path))
 
-    def _open(self, entry: Entry, offset: int) -> Opened:
+    def _open(self, entry: RemoteEntry, offset: int) -> Opened:
         file = self._sftp.open(entry.path, "rb")
         file.seek(offset)
 
@@ -364,6 +373,6 @@ class SftpRemote(Remote):
         ]
 
 
-def _sftp_entry(name: str, path: str, about: Any) -> Entry:
+def _sftp_entry(name: str, path: str, about: Any) -> RemoteEntry:
     version = str(int(about.st_mtime or 0))
-    return Entry(name=name, path=path, kind=kind_of(about.st_mode), size=about.st_size, version=version)
+    return RemoteEntry(name=name, path=path, kind=kind_of(about.st_mode), size=about.st_size, version=version)

@@ -15,8 +15,8 @@ from pathlib import Path
 from laptime.errors import DataError, LaptimeError
 from laptime.files.text import first_line
 from laptime.training.data.sync.manifest import Manifest, SyncedFile, identity
-from laptime.training.data.sync.plan import Refused, Wanted
-from laptime.training.data.sync.remote import CHUNK, Entry, Remote, RemoteError
+from laptime.training.data.sync.plan import Refused, WantedFile
+from laptime.training.data.sync.remote import CHUNK, Remote, RemoteEntry, RemoteError
 
 PART = ".{}.part"
 _TRIES = 4
@@ -77,7 +77,7 @@ class Transfer:
     """Brings one file, or finds that it is here."""
 
     remote: Remote
-    wanted: Wanted
+    wanted: WantedFile
     folder: Path
     manifest: Manifest
     stop: threading.Event
@@ -128,7 +128,7 @@ class Transfer:
         os.replace(path, self.target)
         return Brought(read_bytes=self.read_bytes, checked=checked, was_here=False)
 
-    def _already_here(self, entry: Entry, source: str, known: SyncedFile | None) -> SyncedFile | None:
+    def _already_here(self, entry: RemoteEntry, source: str, known: SyncedFile | None) -> SyncedFile | None:
         """A file that need not be brought. Its content is read only where its date has changed."""
         try:
             about = self.target.lstat()
@@ -151,7 +151,7 @@ class Transfer:
             return _synced(about, hashes.sha256, source, checked=bool(agreed))
         return None
 
-    def _fill(self, entry: Entry, part: Path) -> Hashes:
+    def _fill(self, entry: RemoteEntry, part: Path) -> Hashes:
         """Write what is still missing of the part file; the hashes of all of it."""
         hashes = Hashes()
         descriptor = os.open(part, os.O_RDWR | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0), 0o644)
@@ -181,7 +181,7 @@ class Transfer:
                         raise Stopped
         return hashes
 
-    def _check(self, entry: Entry, part: Path, hashes: Hashes) -> bool:
+    def _check(self, entry: RemoteEntry, part: Path, hashes: Hashes) -> bool:
         """Whether a checksum was there to agree with; a disagreement is tried again from the first byte."""
         address = self.remote.address(entry.path)
         size = part.lstat().st_size
