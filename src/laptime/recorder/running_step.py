@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from laptime.model import Stage
 
@@ -40,31 +40,19 @@ class StepEvidence:
         return Stage.TRAIN if trains else Stage.VALIDATION
 
 
+@dataclass(slots=True, eq=False)
 class RunningStep:
     """One object for a whole recording, since hooks hold it; `next_step` makes it that of the next step."""
 
-    __slots__ = (
-        "backward_depth",
-        "began",
-        "complete",
-        "evidence",
-        "forward_depth",
-        "marked",
-        "perturbed",
-        "samples",
-        "walked_s",
-    )
-
-    def __init__(self) -> None:
-        self.evidence = StepEvidence()
-        self.began = time.perf_counter()
-        self.forward_depth = 0  # forward passes under way
-        self.backward_depth = 0
-        self.samples: int | None = None  # in the batch that was drawn last
-        self.marked = False  # it carries layer marks,
-        self.complete = True  # and does to its end
-        self.perturbed = False  # a profiler session is open
-        self.walked_s = 0.0  # what walks over autograd graphs have taken of it
+    evidence: StepEvidence = field(default_factory=StepEvidence)
+    began: float = field(default_factory=time.perf_counter)
+    forward_depth: int = 0  # forward passes under way
+    backward_depth: int = 0
+    samples: int | None = None  # in the batch that was drawn last
+    marked: bool = False  # it carries layer marks,
+    complete: bool = True  # and does to its end
+    perturbed: bool = False  # a profiler session is open
+    walked_s: float = 0.0  # what walks over autograd graphs have taken of it
 
     def carry(self, *, layers: bool, perturbed: bool) -> None:
         """What it carries from its start: layer marks, a profiler session."""
