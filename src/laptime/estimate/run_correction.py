@@ -1,7 +1,7 @@
 """Predictions corrected by a measured run: by the ratio of its measured to its predicted times.
 
 Factors are per layer and phase where a layer's time is long and steady enough, else one for all layers.
-How far a correction carries was fitted to measured steps (`benchmarks.refinement`): 0.6 of its logarithm
+How far a correction carries is taken from measured steps (`benchmarks.refinement`): 0.6 of its logarithm
 remains with every doubling of the batch, and a part on another device.
 """
 
