@@ -1,4 +1,4 @@
-"""The public sentence: record a loop, load a run, predict a step elsewhere."""
+"""The public API: record a training loop, load a run, predict a step on another device."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ __all__ = ["Run", "default_out", "load", "predict", "record", "workload"]
 
 
 class _Viewer:
-    """How a run draws itself; nothing of it is imported before it is asked for."""
+    """Renders a run; imports the renderers on first use."""
 
     def report(self, run: Run, out: Path | str | None) -> Path:
         from laptime.render.html.write import write_report
@@ -93,7 +93,7 @@ def workload(
     layers: Granularity | None = None,
     name: str = "",
 ) -> Workload:
-    """What one step of a network asks of any machine, read off it without running or allocating it.
+    """The operations and memory of one step of a network, traced without running or allocating it.
 
     network    a module, on any device, also `meta`; or the name of a network, as `predict` takes it
     input      the shape of one sample without the batch, with batch= (1 if left out); or
@@ -176,7 +176,7 @@ def predict(
 
 
 def _size(asked: int | None, own: int, example: Any) -> int:
-    """The batch that was asked for; that of an example stands."""
+    """The requested batch, else the target's own; an example fixes it."""
     from laptime.errors import WorkloadError
 
     if asked is not None and example is not None:
@@ -198,7 +198,7 @@ def largest_batch(
 ) -> Largest:
     """The most samples of a step that fit a device, with the prediction of that step.
 
-    The options are those of `predict`. `batch` is 0 where not even one fits, None where nobody knows.
+    The options are those of `predict`. `batch` is 0 if not even one fits, None if the memory is unknown.
     """
     from laptime.estimate import device_speed
     from laptime.estimate.largest_batch import largest

@@ -1,9 +1,9 @@
-"""What CUDA would choose where the CPU chooses otherwise, lent to fake CPU tensors while a step is read.
+"""Makes fake CPU tensors dispatch as on CUDA while a step is traced.
 
 Attention, recurrent layers and dropout are one operation each on a GPU (`fused_ops`) and several, or another,
 on a CPU; and autocast keeps more operations in float32 on CUDA (torch's documentation, "Automatic Mixed
-Precision: CUDA Ops that can autocast to float32"; the kinds in `ops` name them). Both are settled by torch's
-dispatcher, so kernels are registered there for the time of the reading: they reach calls from C++ too.
+Precision: CUDA Ops that can autocast to float32"; the kinds in `ops` name them). Both are decided by torch's
+dispatcher, so kernels are registered there during the trace: that covers calls from C++ too.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def _sdpa(
     """One fused operation, with a mask or dropout too, as the memory-efficient kernels have it."""
     if q.dim() != 4:
         lead = q.shape[:-2]
-        q, k, v = (one.reshape(-1, 1, *one.shape[-2:]) for one in (q, k, v))
+        q, k, v = (tensor.reshape(-1, 1, *tensor.shape[-2:]) for tensor in (q, k, v))
         return FusedAttention.apply(q, k, v, is_causal).reshape(*lead, q.shape[-2], v.shape[-1])  # type: ignore[no-any-return]
     return FusedAttention.apply(q, k, v, is_causal)  # type: ignore[no-any-return]
 
@@ -67,7 +67,7 @@ def _recurrent_of(gates: int) -> Callable[..., Any]:
         form = (gates, hidden, layers, directions)
         if torch.is_autocast_enabled("cpu"):  # cuDNN's recurrent layers are on CUDA's list, the CPU's are not
             low = torch.get_autocast_dtype("cpu")
-            x, weights = x.to(low), [one.to(low) for one in weights]
+            x, weights = x.to(low), [weight.to(low) for weight in weights]
         if batch_first:
             x = x.transpose(0, 1)
         out = FusedRecurrent.apply(x, form, *weights)
@@ -128,9 +128,9 @@ def _in_float32(name: str) -> Callable[..., Any]:
 
 @contextmanager
 def of_cuda() -> Iterator[None]:
-    """While it lasts, CPU tensors are computed on as CUDA tensors would be. One reading at a time."""
+    """Context in which CPU tensors dispatch as CUDA tensors would. One trace at a time."""
     with _LOCK, warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # torch warns of a kernel that takes another's place: that is meant
+        warnings.simplefilter("ignore")  # torch warns that a kernel is overridden, which is intended
         lent = Library("aten", "IMPL")
         try:
             lent.impl("scaled_dot_product_attention", _sdpa, "AutogradCPU")
@@ -152,5 +152,5 @@ def of_cuda() -> Iterator[None]:
 
 def _exists(name: str) -> bool:
     packet, _, overload = name.partition(".")
-    found = getattr(torch.ops.aten, packet, None)
-    return found is not None and (overload or "default") in found.overloads()
+    operation = getattr(torch.ops.aten, packet, None)
+    return operation is not None and (overload or "default") in operation.overloads()

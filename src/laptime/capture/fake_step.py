@@ -28,7 +28,7 @@ Loss = Callable[[nn.Module, Any], Tensor]
 
 
 def cross_entropy(network: nn.Module, batch: Any) -> Tensor:
-    """The loss of made-up labels under the first output; a loss that the network gives itself is taken."""
+    """Cross-entropy of the first output with dummy labels; the network's own loss if it returns one."""
     output = network(**batch) if isinstance(batch, dict) else network(*batch)
     given = getattr(output, "loss", None)
     if isinstance(given, Tensor):
@@ -39,7 +39,7 @@ def cross_entropy(network: nn.Module, batch: Any) -> Tensor:
     if scores is None:
         scores = output[0] if isinstance(output, tuple | list) else output
     if not isinstance(scores, Tensor):
-        scores = next(one for one in vars(scores).values() if isinstance(one, Tensor))
+        scores = next(value for value in vars(scores).values() if isinstance(value, Tensor))
     flat = scores.flatten(0, -2) if scores.dim() > 1 else scores[None]
     return F.cross_entropy(flat, torch.zeros(len(flat), dtype=torch.long, device=flat.device))
 
@@ -69,8 +69,8 @@ def trace(
         batch=samples,
         precision=precision,
         mode=mode,
-        parameters=sum(one.numel() for one in network.parameters()),
-        tensors=sum(one.requires_grad for one in network.parameters()),
+        parameters=sum(parameter.numel() for parameter in network.parameters()),
+        tensors=sum(parameter.requires_grad for parameter in network.parameters()),
         sample_bytes=memory.inputs // samples,
         layers=tuple(unit.name for unit in division.layers()),
         operations=tuple(operations),
@@ -92,7 +92,7 @@ def _checked(precision: str, mode: str, optimizer: str) -> UpdateRule:
 
 @dataclass(slots=True)
 class _Read:
-    """What was seen of a step while it ran."""
+    """The operations and memory recorded during a step."""
 
     alive: Alive
     reader: Reader
@@ -116,8 +116,10 @@ def _read(
             alive.disregard([*kept, *tensors_in(given)])
             with cuda_choices.of_cuda(), read.reader, _watched(division, read):
                 read.activations = _step(network, given, loss, precision, mode, alive)
-            read.gradients = sum(size_of(one.grad) for one in network.parameters() if one.grad is not None)
-    except Exception as error:  # whatever a stranger's network raises is told in one line, with its cause
+            read.gradients = sum(
+                size_of(parameter.grad) for parameter in network.parameters() if parameter.grad is not None
+            )
+    except Exception as error:  # a user's network can raise anything; report it in one line
         last = read.reader.found[-1][0] if read.reader.found else None
         entered = read.entries[-1].module if read.entries else network
         raise refusal(error, network, batch, entered, last) from error
@@ -128,8 +130,10 @@ def _read(
 
 def _memory(network: nn.Module, batch: Any, read: _Read, updated: UpdateRule | None) -> Memory:
     """Bytes of a step; without an optimizer, of a forward pass."""
-    trainable = [one for one in network.parameters() if one.requires_grad] if updated else []
-    state = sum(one.numel() for one in trainable) * 4 * (updated.state_values if updated else 0)
+    trainable = (
+        [parameter for parameter in network.parameters() if parameter.requires_grad] if updated else []
+    )
+    state = sum(parameter.numel() for parameter in trainable) * 4 * (updated.state_values if updated else 0)
     temporaries = sum(map(size_of, trainable)) * (updated.temporaries if updated else 0)
     parameters = sum(map(size_of, network.parameters()))
     buffers = sum(map(size_of, network.buffers()))
@@ -165,7 +169,7 @@ def _step(network: nn.Module, given: Any, loss: Loss, precision: str, mode: str,
 
 @contextmanager
 def _watched(division: DividedNetwork, read: _Read) -> Iterator[None]:
-    """Every module tells when it is entered, and the network when it is done."""
+    """Hooks that record when a module is entered and when the network's forward pass ends."""
     units = {id(unit.module): unit for unit in division.units}
     root = division.units[0].module
     number = torch._C._autograd._get_sequence_nr
@@ -204,5 +208,6 @@ def _owned(
         names.append(current)
     first = next((name for name in names if name), "")
     return [
-        replace(one, layer=names[owner] or first) if owner >= 0 and first else one for one, owner in found
+        replace(operation, layer=names[owner] or first) if owner >= 0 and first else operation
+        for operation, owner in found
     ]

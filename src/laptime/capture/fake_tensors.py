@@ -1,4 +1,4 @@
-"""Tensors that have a shape, a type and no memory, in the place of a network's own."""
+"""Replaces a network's tensors with fake ones: shape and type, no memory."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def fake_mode() -> FakeTensorMode:
 
 @contextmanager
 def unlogged() -> Iterator[None]:
-    """Keep torch from writing a page on standard error for an operation that fails; it raises too."""
+    """Silence torch's log of a failing operation; the error is raised anyway."""
     log = logging.getLogger("torch._subclasses.fake_tensor")
     before, log.disabled = log.disabled, True
     try:
@@ -69,7 +69,7 @@ def fakes(batch: Any) -> Any:
 
 
 def _fake(tensor: Tensor) -> Tensor:
-    """A tensor of the same shape and type, on a CPU that it takes no memory of."""
+    """A fake CPU tensor of the same shape and type."""
     made = torch.empty_strided(tuple(tensor.shape), tensor.stride(), dtype=tensor.dtype, device="cpu")
     if isinstance(tensor, nn.Parameter):
         return nn.Parameter(made, requires_grad=tensor.requires_grad)

@@ -18,7 +18,7 @@ Meaning = TypeVar("Meaning", bound=Callable[..., Any])
 
 
 def _defined(*schemas: str) -> Callable[[Meaning], Meaning]:
-    """Enter a function as what operations of these schemas give."""
+    """Register a function as the implementation of these schemas."""
 
     def enter(meaning: Meaning) -> Meaning:
         for schema in schemas:
@@ -57,8 +57,8 @@ def _recurrent(
     steps = x.shape[0] * x.shape[1]
     # What cuDNN keeps for the backward pass: the gates, the cell and the output of every step.
     kept = steps * hidden * directions * layers * (gates + 2)
-    if x.dtype != torch.float32:  # autocast's copies of the weights lie apart: one more, that does not
-        kept += sum(one.numel() for one in weights)
+    if x.dtype != torch.float32:  # autocast's weight copies are separate; one more, contiguous copy is kept
+        kept += sum(weight.numel() for weight in weights)
     reserve = x.new_empty(kept)
     return x.new_empty((*x.shape[:2], hidden * directions)), reserve
 
@@ -77,7 +77,7 @@ def _recurrent_backward(
     layers: int,
     directions: int,
 ) -> tuple[Tensor, list[Tensor]]:
-    return torch.empty_like(x), [torch.empty_like(one) for one in weights]
+    return torch.empty_like(x), [torch.empty_like(weight) for weight in weights]
 
 
 @_defined("wide_softmax(Tensor x, int dim) -> Tensor", "wide_log_softmax(Tensor x, int dim) -> Tensor")

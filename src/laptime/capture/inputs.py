@@ -1,4 +1,4 @@
-"""What a user gives to have a network read, checked and brought into one form."""
+"""Validates and normalizes the user's input to a trace."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ _NAMES = {torch.float16: "fp16", torch.bfloat16: "bf16", torch.float64: "fp64"}
 
 
 def module(network: Any) -> tuple[nn.Module, tuple[str, ...]]:
-    """The module itself, and what is to be said of it: compiled ones are read as they were before."""
+    """The module and notes on it; a compiled one is traced uncompiled."""
     notes: tuple[str, ...] = ()
     if isinstance(network, nn.Module) and hasattr(network, "_orig_mod"):
         network = network._orig_mod
         notes = ("the network is compiled; what torch.compile joins is counted operation by operation",)
     if isinstance(network, type) or not isinstance(network, nn.Module):
         raise WorkloadError(f"{_shown(network)} is no network; give an nn.Module, such as resnet50()")
-    if any(isinstance(one, nn.parameter.UninitializedParameter) for one in network.parameters()):
+    if any(isinstance(parameter, nn.parameter.UninitializedParameter) for parameter in network.parameters()):
         raise WorkloadError("the network has lazy layers without a size; run it once on a batch first")
     return network, notes
 
@@ -38,7 +38,7 @@ def batch(network: nn.Module, shape: Any, example: Any, size: int | None) -> Any
         count = 1 if size is None else size
         whole = isinstance(shape, Sequence) and not isinstance(shape, str)
         sizes = (count, *shape) if whole else (count, shape)
-        if not whole or not all(type(one) is int and one > 0 for one in sizes):
+        if not whole or not all(type(length) is int and length > 0 for length in sizes):
             raise WorkloadError(
                 f"batch {count} of input {shape} cannot be read; give whole numbers above 0, such as "
                 "batch=64, input=(3, 224, 224)"
@@ -46,7 +46,7 @@ def batch(network: nn.Module, shape: Any, example: Any, size: int | None) -> Any
         return (torch.empty(sizes, dtype=_dtype(network), device="meta"),)
     if size is not None:
         raise WorkloadError("the example is a batch already; leave out batch=, or give input= instead")
-    if isinstance(example, Mapping):  # a tokenizer's too
+    if isinstance(example, Mapping):  # also a tokenizer's BatchEncoding
         return dict(example)
     return example if isinstance(example, tuple | list) else (example,)
 
@@ -68,7 +68,9 @@ def precision(network: nn.Module, asked: str) -> str:
 
 
 def _dtype(network: nn.Module) -> torch.dtype:
-    floating: Tensor | None = next((one for one in network.parameters() if one.is_floating_point()), None)
+    floating: Tensor | None = next(
+        (parameter for parameter in network.parameters() if parameter.is_floating_point()), None
+    )
     return torch.float32 if floating is None else floating.dtype
 
 

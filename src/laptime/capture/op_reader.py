@@ -50,20 +50,20 @@ def has_storage(tensor: Tensor) -> bool:
 
 
 class Alive:
-    """Bytes in tensors that are alive, and the most there were."""
+    """Bytes of live tensors, now and at the peak."""
 
     def __init__(self) -> None:
         self.now = self.peak = 0
         self._known: set[int] = set()
 
     def disregard(self, tensors: Iterable[Tensor]) -> None:
-        """Leave out what is there before the step: parameters, inputs."""
+        """Exclude tensors that exist before the step: parameters, inputs."""
         for tensor in tensors:
             if has_storage(tensor):
                 self._known.add(tensor.untyped_storage()._cdata)
 
     def see(self, tensor: Tensor) -> None:
-        """Count a tensor's storage until nobody holds it any more."""
+        """Count a tensor's storage until it is freed."""
         if not has_storage(tensor):
             return
         storage = tensor.untyped_storage()
@@ -80,12 +80,12 @@ class Alive:
         self.now -= size
 
     def settle(self) -> None:
-        """Compare with the peak, once what an operation left behind is gone."""
+        """Update the peak, after an operation's temporaries are freed."""
         self.peak = max(self.peak, self.now)
 
 
 class Reader(TorchDispatchMode):
-    """Keeps an `Operation` for every kernel, with the place of its layer among the entries."""
+    """Records an `Operation` for every kernel, with the index of its layer's entry."""
 
     def __init__(self, alive: Alive) -> None:
         super().__init__()
@@ -96,7 +96,7 @@ class Reader(TorchDispatchMode):
         self.found: list[tuple[Operation, int]] = []  # with its owner: an index into entries, or -1
         self._entries: list[int] = []  # the sequence number at which each layer was entered
         self._loss_from: int | None = None
-        self.assumed: set[str] = set()  # what values were taken for, where a network looked at them
+        self.assumed: set[str] = set()  # assumed values of tensors that the network reads
 
     def enter(self, number: int) -> None:
         """A module was entered; nodes from this sequence number on are its."""
@@ -108,7 +108,7 @@ class Reader(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if func is torch.ops.aten._local_scalar_dense.default and args[0].dtype in _ASSUMED:
-            # A check, or a number for the log. Whole numbers are sizes more often than not: nobody can tell.
+            # Usually a check or a logged number. Integers are left out: they are often sizes.
             told = _ASSUMED[args[0].dtype]
             self.assumed.add(f"a value that the network looked at was taken for {told}")
             return told
@@ -118,7 +118,7 @@ class Reader(TorchDispatchMode):
 
     def _see(self, func: Any, args: Any, kwargs: Any, out: Any) -> None:
         node = torch._C._current_autograd_node()
-        # A gradient is handed over, not copied; that somebody looks on keeps torch from doing so.
+        # Without this mode torch moves the gradient instead of copying it.
         accumulating = node is not None and "AccumulateGrad" in node.name()
         if not accumulating:
             self.alive.settle()
@@ -157,7 +157,7 @@ class Reader(TorchDispatchMode):
         self.found.append((operation, owner))
 
     def _place(self, node: Any) -> tuple[Phase, int]:
-        """The phase, and whose it is."""
+        """Phase and owner of the current operation."""
         if node is None:
             return self.phase, len(self._entries) - 1 if self.in_network else -1
         number = node._sequence_nr()
@@ -171,22 +171,22 @@ def tensors_in(value: Any) -> Iterator[Tensor]:
     if isinstance(value, Tensor):
         yield value
     elif isinstance(value, list | tuple):
-        for one in value:
-            yield from tensors_in(one)
+        for item in value:
+            yield from tensors_in(item)
     elif isinstance(value, dict):
         yield from tensors_in(list(value.values()))
 
 
 def _unique(tensors: Iterable[Tensor]) -> Iterator[Tensor]:
     seen: set[int] = set()
-    for one in tensors:
-        if id(one) not in seen:
-            seen.add(id(one))
-            yield one
+    for tensor in tensors:
+        if id(tensor) not in seen:
+            seen.add(id(tensor))
+            yield tensor
 
 
 def _bytes(tensor: Tensor) -> int:
-    """What a tensor holds; one that was expanded holds less than it seems to."""
+    """Bytes in memory; expanded dimensions count once."""
     stored = 1
     for size, stride in zip(tensor.shape, tensor.stride(), strict=True):
         stored *= size if stride else 1
@@ -194,8 +194,8 @@ def _bytes(tensor: Tensor) -> int:
 
 
 def _dtype(inputs: list[Tensor], outputs: list[Tensor]) -> str:
-    """In which it computes: that of a result rather than of an input, of a matrix rather than of a bias."""
-    floating = [one for one in (*outputs, *inputs) if one.is_floating_point()]
-    wide = [one for one in floating if one.dim() > 1] or floating
+    """The type that it computes in: outputs before inputs, matrices before vectors."""
+    floating = [tensor for tensor in (*outputs, *inputs) if tensor.is_floating_point()]
+    wide = [tensor for tensor in floating if tensor.dim() > 1] or floating
     chosen = wide[0] if wide else (outputs or inputs or [torch.empty(0)])[0]
     return str(chosen.dtype).removeprefix("torch.")

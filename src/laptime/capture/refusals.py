@@ -64,7 +64,7 @@ def _words(error: Exception, place: str, batch: Any, last: str) -> str:
             "is none; make it an operation with torch.library.custom_op and register_fake, or " + MEASURE
         )
     kind = "" if isinstance(error, RuntimeError) else f"{type(error).__name__}: "
-    shapes = ", ".join(str(tuple(one.shape)) for one in tensors_in(batch))
+    shapes = ", ".join(str(tuple(tensor.shape)) for tensor in tensors_in(batch))
     return (
         f"the network cannot be read ({kind}{said}, {place}; the last operation was {last}); "
         f"see whether a batch of {shapes or 'no tensor'} is what it takes, or {MEASURE}"

@@ -1,4 +1,4 @@
-"""How fast single operations run on one device, learned from a sweep, and what each costs its host."""
+"""Fitted models of one device: time, workspace and launch cost of single operations."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ WORKSPACE_SPARE_BYTES: Annotated[
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Head:
-    """What a calibration's file says beside its trees."""
+    """Header of a calibration file: everything but the trees."""
 
     device: str
     peaks: Mapping[str, float]
@@ -41,67 +41,69 @@ class _Head:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Calibration:
-    """Models of a device's operations. Times are bounds of the roofline times a learned factor."""
+    """Models of a device's operations. Time is the roofline bound times a fitted factor."""
 
     device: str
     peaks: Mapping[str, float]  # FLOP/s of matrix products: float32, tf32, bfloat16, float16
     bandwidth: float  # bytes/s
     forests: Mapping[tuple[str, str], Forest]  # by kind and type
-    workspaces: Mapping[tuple[str, str], Forest] = field(default_factory=dict)  # the same, of their memory
-    # To hand over an operation, by kind/type: fixed, and for each further kernel that waits for another.
+    workspaces: Mapping[tuple[str, str], Forest] = field(
+        default_factory=dict
+    )  # workspace memory, by kind and type
+    # Launch time by kind/type: of the first kernel, and of each further kernel in sequence.
     host_us: Mapping[str, tuple[float, float]] = field(default_factory=dict)
     facts: Mapping[str, Any] = field(default_factory=dict)  # date, environment, rows
 
     @property
     def host_is_device(self) -> bool:
-        """On a CPU an operation's time is all there is."""
+        """Whether host and device are the same, as on a CPU: launches cost nothing extra."""
         return self.facts.get("host") == "device"
 
     def bound_us(self, work: Work) -> float:
-        """The roofline: the longer of computing and moving, and a launch."""
+        """Roofline bound: the longer of compute and memory time, plus launches."""
         peak = self.peaks.get(work.multiplies_in, self.peaks["float32"])
         return max(work.flops / peak, work.bytes / self.bandwidth) * 1e6 + LAUNCH_US * work.serial
 
     def times_us(self, works: Sequence[Work]) -> NDArray[np.float64]:
-        """Microseconds on the device for each."""
-        return np.array([self.bound_us(one) for one in works]) * self.factors(works)
+        """Device time of each operation."""
+        return np.array([self.bound_us(work) for work in works]) * self.factors(works)
 
     def handed_us(self, work: Work) -> tuple[float, float]:
-        """Microseconds of the host to hand an operation over, and its further kernels."""
+        """Host time to launch an operation: its first kernel, and all further ones."""
         for kind in (work.kind, *(kind_named(work.kind).like or ("elementwise",))):
             for dtype in _types(work.dtype):
-                if (found := self.host_us.get(f"{kind}/{dtype}")) is not None:
-                    return found[0], found[1] * (work.serial - 1)
+                if (launch_us := self.host_us.get(f"{kind}/{dtype}")) is not None:
+                    return launch_us[0], launch_us[1] * (work.serial - 1)
         return 0.0, 0.0
 
     def workspace_bytes(self, works: Sequence[Work]) -> NDArray[np.float64]:
-        """What each takes beside its inputs and results while it runs."""
+        """Temporary memory of each operation, beside its inputs and outputs."""
         return _once(works, self._workspace_bytes)
 
     def factors(self, works: Sequence[Work]) -> NDArray[np.float64]:
-        """How much longer than its bound each takes."""
+        """Time over roofline bound, for each operation."""
         return _once(works, self._factors)
 
     def _workspace_bytes(self, works: Sequence[Work]) -> NDArray[np.float64]:
-        found = np.zeros(len(works))
+        sizes = np.zeros(len(works))
         for key, indices in self._by_model(works, self.workspaces).items():
             rows = np.array([works[index].vector for index in indices])
             moved = np.array([works[index].bytes for index in indices])
-            found[indices] = (
+            sizes[indices] = (
                 np.exp(self.workspaces[key](rows)) * (moved + WORKSPACE_SPARE_BYTES) - WORKSPACE_SPARE_BYTES
             )
-        return np.maximum(0.0, found)
+        return np.maximum(0.0, sizes)
 
     def _factors(self, works: Sequence[Work]) -> NDArray[np.float64]:
-        found = np.ones(len(works))  # without a model its bound is all that is known
+        factors = np.ones(len(works))  # without a model the bound is used
         for key, indices in self._by_model(works, self.forests).items():
-            found[indices] = np.exp(self.forests[key](np.array([works[index].vector for index in indices])))
-        return found
+            factors[indices] = np.exp(self.forests[key](np.array([works[index].vector for index in indices])))
+        return factors
 
     def _by_model(
         self, works: Sequence[Work], forests: Mapping[tuple[str, str], Forest]
     ) -> dict[tuple[str, str], list[int]]:
-        """Which works a model is for: that of their kind and type, or else of another type or a like kind."""
+        """Indices by model: that of the same kind and type, else of a similar type or kind."""
         groups: dict[tuple[str, str], list[int]] = {}
         for index, work in enumerate(works):
             key = next(
@@ -157,28 +159,28 @@ class Calibration:
     @classmethod
     def _of(cls, head: _Head, arrays: dict[str, NDArray[np.generic]]) -> Calibration:
         if "float32" not in head.peaks or not min(head.bandwidth, *head.peaks.values()) > 0:
-            raise ValueError("its bandwidth and peaks must be above 0")  # other types lean on float32
-        found: dict[str, dict[tuple[str, str], Forest]] = {"times": {}, "workspaces": {}}
+            raise ValueError("its bandwidth and peaks must be above 0")  # other types fall back to float32
+        forests: dict[str, dict[tuple[str, str], Forest]] = {"times": {}, "workspaces": {}}
         for name in sorted({key.rsplit("/", 1)[0] for key in arrays}):
             folder, kind, dtype = name.split("/")
-            found[folder][kind, dtype] = Forest.of(name, arrays)
+            forests[folder][kind, dtype] = Forest.of(name, arrays)
         return cls(
             device=head.device,
             peaks=head.peaks,
             bandwidth=head.bandwidth,
-            forests=found["times"],
-            workspaces=found["workspaces"],
+            forests=forests["times"],
+            workspaces=forests["workspaces"],
             host_us=head.host_us,
             facts=head.facts,
         )
 
 
 def _once(works: Sequence[Work], ask: Callable[[Sequence[Work]], NDArray[np.float64]]) -> NDArray[np.float64]:
-    """The trees are asked once for each distinct operation: of a ResNet-50's 409 kernels 97 are distinct."""
-    places = {one: place for place, one in enumerate(dict.fromkeys(works))}
-    return ask(list(places))[[places[one] for one in works]] if works else np.empty(0)
+    """Evaluate each distinct operation once: 97 of a ResNet-50's 409 kernels are distinct."""
+    places = {work: place for place, work in enumerate(dict.fromkeys(works))}
+    return ask(list(places))[[places[work] for work in works]] if works else np.empty(0)
 
 
 def _types(dtype: str) -> tuple[str, ...]:
-    """A type, and those whose kernels are most like its own."""
+    """A type, then the types whose kernels are most similar."""
     return dtype, "bfloat16" if dtype == "float16" else "float32", "float32"

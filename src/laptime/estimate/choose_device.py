@@ -1,7 +1,7 @@
-"""Which of many predictions to take: the cheapest within some hours, the fastest under a price.
+"""Choose among predictions: the cheapest within a time limit, the fastest within a budget.
 
-Only what is known to fit and has a price is chosen from. Batch sizes are taken to need the same number of
-epochs, which large ones often do not.
+Only configurations that fit in memory and have a price are candidates. Every batch size is assumed to need
+the same number of epochs; large batches often need more.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from laptime.model.prediction import Prediction
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceChoice:
-    """What was chosen, what came second, and why; or what comes closest where nothing qualifies."""
+    """The choice, the runner-up and the reason; if nothing qualifies, the closest miss."""
 
     wanted: str
-    by: Literal["dollars", "hours"]  # what is to be least
+    by: Literal["dollars", "hours"]  # what is minimized
     within_hours: float | None
     under_dollars: float | None
     chosen: Prediction | None
@@ -40,7 +40,7 @@ class DeviceChoice:
         return _able(one) and _excess(one, self.within_hours, self.under_dollars) <= 1
 
     def rank(self, one: Prediction) -> tuple[float | str, ...]:
-        """What qualifies comes first, the best of it before the rest; then what misses the limits least."""
+        """Sort key: qualifying predictions first, best first; then the smallest excess over the limits."""
         excess = as_shown(_excess(one, self.within_hours, self.under_dollars))
         best = _best(one, self.by)
         return (0.0, *best) if self.qualifies(one) else (1.0, float(not _able(one)), excess, *best)
@@ -65,16 +65,23 @@ def choose(
             _above_0(name, limit)
     by: Literal["dollars", "hours"] = "hours" if within is None else "dollars"
     wanted = f"the {'cheapest' if by == 'dollars' else 'fastest'} {_limits(within, under)}"
-    if any(one.training_s is None for one in found):
+    if any(prediction.training_s is None for prediction in found):
         raise PredictionError(f"{wanted} needs the whole training; give samples and epochs")
-    able = [one for one in found if _able(one)]
-    good = [one for one in able if _excess(one, within, under) <= 1]
-    good.sort(key=lambda one: _best(one, by))
+    able = [prediction for prediction in found if _able(prediction)]
+    good = [prediction for prediction in able if _excess(prediction, within, under) <= 1]
+    good.sort(key=lambda prediction: _best(prediction, by))
     chosen = good[0] if good else None
-    closest = None if good else min(able, key=lambda one: _nearest(one, within, under, by), default=None)
+    closest = (
+        None
+        if good
+        else min(able, key=lambda prediction: _nearest(prediction, within, under, by), default=None)
+    )
     runner_up = None
-    if chosen is not None:  # another device tells more than the batch next to it
-        runner_up = next((one for one in good if one.device != chosen.device), good[1] if good[1:] else None)
+    if chosen is not None:  # prefer another device over another batch of the same
+        runner_up = next(
+            (prediction for prediction in good if prediction.device != chosen.device),
+            good[1] if good[1:] else None,
+        )
     return DeviceChoice(
         wanted=wanted,
         by=by,
@@ -96,7 +103,7 @@ def configuration(one: Prediction) -> str:
 
 
 def as_shown(value: float) -> float:
-    """To the four digits of a table: what looks the same ranks the same, not by the error of a sum."""
+    """Round to the four digits that tables show, so that rounding errors do not decide ranks."""
     return float(f"{value:.4g}")
 
 
@@ -106,14 +113,14 @@ def totals(one: Prediction) -> str:
 
 
 def duration(hours: float) -> str:
-    """Hours; of what is shorter, minutes or seconds."""
+    """Hours; minutes or seconds below one hour."""
     if hours >= 1:
         return f"{hours:,.2f} h"
     return f"{hours * 60:.1f} min" if hours * 60 >= 1 else f"{hours * 3600:.2g} s"
 
 
 def money(dollars: float) -> str:
-    """Dollars and cents; of what is less, two digits that count."""
+    """Dollars and cents; below 10 cents, two significant digits."""
     return f"${dollars:,.2f}" if dollars >= 0.1 or dollars == 0 else f"${dollars:.{_decimals(dollars)}f}"
 
 
@@ -157,7 +164,7 @@ def _able(one: Prediction) -> bool:
 
 
 def _excess(one: Prediction, within: float | None, under: float | None) -> float:
-    """The most that a limit is used up; above 1 it is not kept."""
+    """Largest share of a limit that is used; above 1 the limit is exceeded."""
     used = [0.0 if within is None else _hours(one) / within, 0.0 if under is None else _dollars(one) / under]
     return max(used)
 
@@ -175,18 +182,23 @@ def _nearest(
 
 
 def _left_out(found: Sequence[Prediction]) -> tuple[str, ...]:
-    small = [one for one in found if one.fits is False]
-    unknown = [one for one in found if one.fits is None]
-    unpriced = sorted({one.device for one in found if one.fits and one.dollars is None})
+    small = [prediction for prediction in found if prediction.fits is False]
+    unknown = [prediction for prediction in found if prediction.fits is None]
+    unpriced = sorted(
+        {prediction.device for prediction in found if prediction.fits and prediction.dollars is None}
+    )
     told = []
     if small:
-        least = min(small, key=lambda one: one.reserved_memory_bytes - (one.device_memory_bytes or 0))
+        least = min(
+            small,
+            key=lambda prediction: prediction.reserved_memory_bytes - (prediction.device_memory_bytes or 0),
+        )
         told.append(
             f"{len(small)} that do not fit; the nearest, {configuration(least)}, needs "
             f"{least.reserved_memory_bytes / 2**30:.1f} of {(least.device_memory_bytes or 0) / 2**30:.1f} GiB"
         )
     if unknown:
-        names = sorted({one.device for one in unknown})
+        names = sorted({prediction.device for prediction in unknown})
         told.append(f"{len(unknown)} whose memory is not known ({_few(names)})")
     if unpriced:
         told.append(f"without a price: {_few(unpriced)}")

@@ -1,7 +1,7 @@
-"""Several GPUs of one node, each with a batch of its own, that agree on their gradients before every update.
+"""Data parallelism in one node: each GPU has its own batch, gradients are exchanged before every update.
 
-Gradients travel in buckets while the backward pass goes on. What is left of that when the pass has ended is
-exposed; what was hidden still takes processors and memory bandwidth from it. Then all wait for the slowest.
+Gradients are sent in buckets during the backward pass. Communication after its end is exposed; overlapped
+communication still takes multiprocessors and memory bandwidth. Then all GPUs wait for the slowest.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from laptime.model import Phase
 from laptime.model.constants import Source
 
 GRADIENT_BYTES: Annotated[int, Source("Autocast keeps parameters, and so their gradients, in float32.")] = 4
-BACKWARD = 2 / 3  # of a step of which no more is known: two products for each of the forward pass
-PIECES = 64  # of a backward pass of which no more is known
+BACKWARD = 2 / 3  # share of a step: two products for each one of the forward pass
+PIECES = 64  # of a backward pass whose layers are unknown
 BOARDS: Annotated[dict[str, int], Source("Chips to a board, which share its link to the host.")] = {"k80": 2}
 MESHES: Annotated[
     dict[str, dict[int, float]],
@@ -60,16 +60,16 @@ class Alone:
     def __post_init__(self) -> None:
         for name, value in (("forward_s", self.forward_s), ("update_s", self.update_s)):
             _check(name, value)
-        for one in self.backward:
-            _check("the seconds of a backward pass", one.seconds)
-            _check("the bytes of a gradient", one.bytes)
+        for gradient in self.backward:
+            _check("the seconds of a backward pass", gradient.seconds)
+            _check("the bytes of a gradient", gradient.bytes)
         if not self.step_s > 0:
             raise PredictionError("a step of 0 s cannot be scaled; give the seconds of its passes")
 
     @property
     def backward_s(self) -> float:
         """The whole backward pass."""
-        return sum(one.seconds for one in self.backward)
+        return sum(gradient.seconds for gradient in self.backward)
 
     @property
     def step_s(self) -> float:
@@ -78,8 +78,8 @@ class Alone:
 
     @property
     def gradient_bytes(self) -> float:
-        """What has to be agreed on."""
-        return sum(one.bytes for one in self.backward)
+        """Bytes to exchange."""
+        return sum(gradient.bytes for gradient in self.backward)
 
 
 Through = Literal["gpu_link", "host", "first"]
@@ -102,9 +102,9 @@ class Habits:
     host_s: Annotated[float, Source("What each further GPU's batch costs a host that prepares all.")] = 0.0
 
     def __post_init__(self) -> None:
-        for one in fields(self):
-            if one.name not in ("through", "overlaps"):
-                _check(one.name, getattr(self, one.name))
+        for field in fields(self):
+            if field.name not in ("through", "overlaps"):
+                _check(field.name, getattr(self, field.name))
         if self.through not in get_args(Through):
             raise PredictionError(f"through is {self.through!r}; give {', '.join(get_args(Through))}")
         if not (0 < self.link_share <= 1 and self.contention <= 1 and self.bucket_bytes > 0):
@@ -122,11 +122,11 @@ class Scaled:
     """An update on several GPUs, in seconds."""
 
     gpus: int
-    alone_s: float  # the same batches of one GPU on a GPU without company
+    alone_s: float  # the same batches on a single GPU
     communication_s: float = 0.0  # of all buckets, hidden or not
     exposed_s: float = 0.0  # not hidden by the backward pass
     overlapped_s: float = 0.0  # hidden by it
-    contention_s: float = 0.0  # lost to what is hidden, to a shared board and to a shared host
+    contention_s: float = 0.0  # slowdown by overlapped communication, a shared board, a shared host
     waiting_s: float = 0.0  # for the slowest
     sync_s: float = 0.0
 
@@ -137,7 +137,7 @@ class Scaled:
 
     @property
     def efficiency(self) -> float:
-        """Throughput over that of as many GPUs on their own."""
+        """Throughput over that of as many independent GPUs."""
         return self.alone_s / self.step_s
 
     @property
@@ -151,13 +151,13 @@ def alone_from_step(step: TimedStep) -> Alone:
     sizes: dict[str, float] = {}
     seconds = dict.fromkeys(Phase, 0.0)
     ready: dict[str, float] = {}
-    for one in step.operations:
-        phase, layer = one.operation.phase, one.operation.layer
-        seconds[phase] += one.span_s
+    for timed in step.operations:
+        phase, layer = timed.operation.phase, timed.operation.layer
+        seconds[phase] += timed.span_s
         if phase is Phase.BACKWARD:
             ready[layer] = seconds[phase]
         elif phase is Phase.UPDATE:
-            sizes[layer] = sizes.get(layer, 0.0) + GRADIENT_BYTES * one.operation.sizes["params"]
+            sizes[layer] = sizes.get(layer, 0.0) + GRADIENT_BYTES * timed.operation.sizes["params"]
     whole = seconds[Phase.BACKWARD]
     backward, begin = [], 0.0
     for end, size in [
@@ -221,14 +221,14 @@ def scale(alone: Alone, device: Device, gpus: int, habits: Habits = DDP, *, accu
 
 def _buckets(backward: Sequence[Gradient], size: float) -> list[tuple[float, float]]:
     """When each bucket is full, counted from the start of the backward pass, and its bytes."""
-    found, at, held = [], 0.0, 0.0
-    for one in backward:
-        at += one.seconds
-        held += one.bytes
+    buckets, at, held = [], 0.0, 0.0
+    for gradient in backward:
+        at += gradient.seconds
+        held += gradient.bytes
         if held >= size:
-            found.append((at, held))
+            buckets.append((at, held))
             held = 0.0
-    return [*found, (at, held)] if held else found
+    return [*buckets, (at, held)] if held else buckets
 
 
 def _end(ready: Sequence[float], times: Sequence[float]) -> float:

@@ -1,8 +1,8 @@
 """How data reaches the devices, stage by stage: storage → network → decode → host → link → direct → device.
 
-A stage that takes longer than the computing starves the device. The remedies of the paper (002…txt, IV.B) are
-switches of `Flow`; `flow` times the stages of one step, says which one starves the others, and what each
-remedy alone would give. A steady step is meant: the first one, which fills the pipeline, takes longer.
+A stage that takes longer than the computing starves the device. Remedies are
+fields of `Flow`; `flow` times the stages of one step and gives the slowest one and the effect of each remedy
+alone. Times are of a steady step: the first one, which fills the pipeline, takes longer.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ class Flow:
     gpu_link: Link | None = None  # None: GPUs meet over `link`
 
     def __post_init__(self) -> None:
-        """Refuses what no machine could be."""
+        """Reject impossible values."""
         for name in ("decoded_bytes", "stored_bytes"):
             _need(
                 math.isfinite(getattr(self, name)) and getattr(self, name) >= 0, self, name, "0 bytes or more"
@@ -175,7 +175,7 @@ def remedies(given: Flow, *, drives: int = DRIVES) -> tuple[Remedy, ...]:
         changed["data kept at the node"] = replace(given, remote=None)
     if given.storage and given.drives < drives:
         changed[f"RAID 0 of {drives} drives"] = replace(given, drives=drives)
-    if given.decoder in _FASTER:  # not of the paper, but the usual cause today
+    if given.decoder in _FASTER:  # the usual cause today
         faster = _FASTER[given.decoder]
         changed[f"decoding with {faster.name}"] = replace(given, decoder=faster)
     if given.memory == "pageable":
@@ -184,8 +184,8 @@ def remedies(given: Flow, *, drives: int = DRIVES) -> tuple[Remedy, ...]:
         changed["pinned memory"] = replace(given, memory="pinned")
     if given.gpus > 1 and not given.direct:
         changed["direct GPU-to-GPU transfer"] = replace(given, direct=True)
-    found = [Remedy(name, _step_s(after)) for name, after in changed.items()]
-    return tuple(sorted(found, key=lambda remedy: remedy.step_s))
+    remedies = [Remedy(name, _step_s(after)) for name, after in changed.items()]
+    return tuple(sorted(remedies, key=lambda remedy: remedy.step_s))
 
 
 def _step_s(given: Flow) -> float:

@@ -1,4 +1,4 @@
-"""The data flow of a predicted step: what feeds the GPUs, by the names a user gives, and what comes of it."""
+"""The data pipeline of a predicted step, from the user's options."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ HOST_LINK = "pcie-3-x16"  # of a device whose file names none: the slowest that 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Feed:
-    """Where samples come from. What is not said is taken to be the case that starves nobody."""
+    """Where samples come from. The defaults assume no data bottleneck."""
 
     sample_bytes: float = 0.0  # of one stored sample
     storage: str | Storage | None = None  # a name, or 5xNAME for a RAID 0; None: all is in the host's memory
@@ -90,7 +90,7 @@ def feed(given: Feed, prediction: Prediction, workload: Workload, device: Device
 
 
 def waited(fed: Fed) -> Prediction:
-    """The prediction as its data lets it be: a longer step where the device waits, and who it waits for."""
+    """The prediction with data loading: a longer step if the device waits, and the stage it waits for."""
     before, step_s = fed.prediction, fed.times.step_s
     if not fed.starves:
         return before
@@ -100,24 +100,25 @@ def waited(fed: Fed) -> Prediction:
 
 
 def assumptions(fed: Fed) -> tuple[str, ...]:
-    """What the flow rests on, in words: everything that was said or taken for granted."""
-    one = fed.flow
-    read = f"{one.drives} × {one.storage.title}" if one.storage and one.drives > 1 else None
-    told = [read or (one.storage.title if one.storage else "all data in the host's memory")]
-    told.append(f"over {one.remote.title}" if one.remote else "kept at the node")
-    if one.decoder:
-        cores = "1 core" if one.cores == 1 else f"{one.cores} cores"
-        told.append(
-            f"decoded by {cores} at {one.decoder.samples_per_s:,.0f} samples/s each ({one.decoder.name})"
-        )
+    """The given and assumed properties of the pipeline, in words."""
+    pipeline = fed.flow
+    read = (
+        f"{pipeline.drives} × {pipeline.storage.title}" if pipeline.storage and pipeline.drives > 1 else None
+    )
+    told = [read or (pipeline.storage.title if pipeline.storage else "all data in the host's memory")]
+    told.append(f"over {pipeline.remote.title}" if pipeline.remote else "kept at the node")
+    if pipeline.decoder:
+        cores = "1 core" if pipeline.cores == 1 else f"{pipeline.cores} cores"
+        decoder = pipeline.decoder
+        told.append(f"decoded by {cores} at {decoder.samples_per_s:,.0f} samples/s each ({decoder.name})")
     else:
         told.append("not decoded")
-    several = f", {one.gpus_per_link} GPUs to a link" if one.gpus_per_link > 1 else ""
-    told.append(f"{one.decoded_bytes / 1e3:,.0f} kB a sample over {one.link.title}{several}")
-    told.append(f"{one.memory} host memory")
-    told.append("with prefetching" if one.prefetch else "without prefetching")
-    if one.same_batch:
-        told.append("the same samples for every GPU" + (", from GPU to GPU" if one.direct else ""))
+    several = f", {pipeline.gpus_per_link} GPUs to a link" if pipeline.gpus_per_link > 1 else ""
+    told.append(f"{pipeline.decoded_bytes / 1e3:,.0f} kB a sample over {pipeline.link.title}{several}")
+    told.append(f"{pipeline.memory} host memory")
+    told.append("with prefetching" if pipeline.prefetch else "without prefetching")
+    if pipeline.same_batch:
+        told.append("the same samples for every GPU" + (", from GPU to GPU" if pipeline.direct else ""))
     return tuple(told)
 
 

@@ -189,9 +189,9 @@ def parts(
     device: Device, traits: Traits, sorts: Sequence[str], works: Sequence[Work], measured_us: Floats
 ) -> Parts:
     """The bounds on the device, and the excess over the bound on an H200, scaled to the device."""
-    flops = np.array([one.flops for one in works], float)
-    moved = np.array([one.bytes for one in works], float)
-    names = [TYPES.get(one.multiplies_in, "fp32") for one in works]
+    flops = np.array([work.flops for work in works], float)
+    moved = np.array([work.bytes for work in works], float)
+    names = [TYPES.get(work.multiplies_in, "fp32") for work in works]
     here, there = _peaks(device), _peaks(_h200())
     compute_us = flops / np.array([here[name] for name in names]) * 1e6
     memory_us = moved / device.memory_bandwidth * 1e6
@@ -247,12 +247,12 @@ def _power(device: Device) -> float:
 @cache
 def _usual_power(architecture: str | None) -> float | None:
     """Watts for 10¹² FLOP/s of fp32: the median of the catalog's GPUs of that architecture."""
-    found = [
-        one.tdp_w / one.fp32
-        for one in hardware.devices()
-        if one.kind == "gpu" and one.architecture == architecture and one.tdp_w and one.fp32
+    ratios = [
+        device.tdp_w / device.fp32
+        for device in hardware.devices()
+        if device.kind == "gpu" and device.architecture == architecture and device.tdp_w and device.fp32
     ]
-    return statistics.median(found) if found else None
+    return statistics.median(ratios) if ratios else None
 
 
 @cache

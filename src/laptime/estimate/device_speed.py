@@ -1,4 +1,4 @@
-"""What is known of a device's speed: a calibration of it, or its data sheet and another's calibration.
+"""A device's speed: its own calibration, or its data sheet with the H200's calibration.
 
 The user's own calibrations, made by `laptime calibrate`, come before those that laptime brings. They lie in
 $XDG_DATA_HOME/laptime/calibrations, or else in ~/.local/share/laptime/calibrations.
@@ -32,13 +32,13 @@ def device(name: str | Path | Device) -> Device:
     kind = HERE.get(name.lower()) if isinstance(name, str) else None
     if kind is None:
         return hardware.device(name)
-    found = _newest(kind)
-    if found is None:
+    calibration = _newest(kind)
+    if calibration is None:
         own = "CPU" if kind == "cpu" else "GPU, if there is one,"
         raise CalibrationError(
             f"{name} means this machine's own: its {own} is not calibrated yet; run `laptime calibrate` first"
         )
-    return _described(found)
+    return _described(calibration)
 
 
 def peaks(device: Device) -> dict[str, float]:
@@ -93,7 +93,7 @@ class Speed:
 
     @property
     def hosted(self) -> bool:
-        """Whether somebody else hands operations over."""
+        """Whether a host launches its operations."""
         return not self.calibration.host_is_device and self.device.kind != "cpu"
 
     def bound_us(self, work: Work) -> float:
@@ -112,7 +112,7 @@ def speed_of(device: Device) -> Speed:
 
 
 def basis(calibration: Calibration) -> str:
-    """What times that were measured on such a device rest on."""
+    """Name of the calibration, as predictions show it."""
     date = calibration.facts.get("date")
     return f"calibration of {date}" if date else f"calibration of {calibration.device}"
 
@@ -121,16 +121,14 @@ def _newest(kind: str) -> Calibration | None:
     """The last calibration of a CPU or GPU at hand."""
     mine: list[Calibration] = []
     unreadable: CalibrationError | None = None
-    for path in sorted(
-        calibrations().glob("[!.]*.npz")
-    ):  # hidden ones are being written, or were never ended
+    for path in sorted(calibrations().glob("[!.]*.npz")):  # hidden files are unfinished
         try:
-            found = calibrated(path.stem)
+            calibration = calibrated(path.stem)
         except CalibrationError as error:  # of another device, perhaps
             unreadable = unreadable or error
             continue
-        if found is not None and found.facts.get("type") == kind:
-            mine.append(found)
+        if calibration is not None and calibration.facts.get("type") == kind:
+            mine.append(calibration)
     if not mine and unreadable is not None:
         raise unreadable
     return max(mine, key=_moment, default=None)

@@ -39,12 +39,12 @@ class KindTime:
     count: int
     seconds: float  # of the device
     share: float  # of the device's time
-    of_bound: float  # what they would take at the nominal rates of the device, over what they take
+    of_bound: float  # roofline time over predicted time
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Explanation:
-    """What a prediction rests on, and where its time goes."""
+    """The constants of a prediction, and its time by kind."""
 
     prediction: Prediction
     constants: tuple[Constant, ...]
@@ -63,7 +63,7 @@ def explain(workload: Workload, device: Device, made: Prediction, *, flows: bool
     ):
         modules += [module] if used else []
     for module in modules:
-        constants += (one for one in of_module(module) if _concerns(one, device))
+        constants += (constant for constant in of_module(module) if _concerns(constant, device))
     if made.gpus > 1:
         constants += of_value(data_parallel.DDP)
     constants += _of_workload(workload)
@@ -82,19 +82,19 @@ def explain(workload: Workload, device: Device, made: Prediction, *, flows: bool
 def kinds(workload: Workload, speed: Speed) -> tuple[KindTime, ...]:
     """Where the device's time goes, by kind and phase."""
     step = op_times.predict_step(op_times.prepare(workload, speed.calibration), speed)
-    found: dict[tuple[str, str], list[float]] = {}
-    for one in step.operations:
-        operation = one.operation
+    totals: dict[tuple[str, str], list[float]] = {}
+    for timed in step.operations:
+        operation = timed.operation
         if operation is op_times.BETWEEN:
             continue
-        if operation.phase is Phase.UPDATE:  # passes over memory, none of which a model was fitted to
+        if operation.phase is Phase.UPDATE:  # memory passes without a fitted model
             bound_s = operation.moved / speed.bandwidth
         else:
             bound_s = speed.bound_us(work(operation)) * 1e-6
-        sums = found.setdefault((operation.kind, operation.phase.value), [0, 0.0, 0.0])
-        for place, value in enumerate((1, one.device_s, bound_s)):
+        sums = totals.setdefault((operation.kind, operation.phase.value), [0, 0.0, 0.0])
+        for place, value in enumerate((1, timed.device_s, bound_s)):
             sums[place] += value
-    busy = sum(seconds for _, seconds, _ in found.values()) or 1.0
+    busy = sum(seconds for _, seconds, _ in totals.values()) or 1.0
     made = [
         KindTime(
             kind=kind,
@@ -104,9 +104,9 @@ def kinds(workload: Workload, speed: Speed) -> tuple[KindTime, ...]:
             share=seconds / busy,
             of_bound=bound_s / seconds if seconds else 0.0,
         )
-        for (kind, phase), (count, seconds, bound_s) in found.items()
+        for (kind, phase), (count, seconds, bound_s) in totals.items()
     ]
-    return tuple(sorted(made, key=lambda one: -one.seconds))
+    return tuple(sorted(made, key=lambda kind_time: -kind_time.seconds))
 
 
 def _concerns(one: Constant, device: Device) -> bool:

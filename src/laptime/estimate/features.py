@@ -1,7 +1,7 @@
-"""What the time of an operation depends on, as numbers that a fitted model takes.
+"""Features of an operation, the input of fitted models.
 
-The same for operations read off a network and for those of a calibration's sweep. A model gives the logarithm
-of time over `Work.bound`, so that it stays near the roofline where it has seen nothing like it.
+The same for operations of a network and of a calibration sweep. A model predicts the logarithm of time over
+`Work.bound`, so that it stays near the roofline outside its training data.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class Work:
     flops: int
     bytes: int
     vector: tuple[float, ...]
-    serial: int = 1  # kernels that wait for each other: the steps of a recurrent layer
+    serial: int = 1  # sequential kernels: the steps of a recurrent layer
 
     @property
     def multiplies_in(self) -> str:

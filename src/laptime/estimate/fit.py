@@ -15,20 +15,20 @@ from laptime.estimate.features import Work
 from laptime.estimate.forest import Forest
 from laptime.ops.registry import kind_named
 
-FEWEST = 20  # rows that are worth a model
-SMEARED, FOLDS = 100, 3  # rows whose errors are worth an average
-SAFE = 0.9  # quantile of a workspace: what does not fit costs more than what was left free
+FEWEST = 20  # rows needed to fit a model
+SMEARED, FOLDS = 100, 3  # rows needed for the smearing estimate, and its folds
+SAFE = 0.9  # workspace quantile: running out of memory is worse than leaving some free
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TimedOperation:
-    """An operation and how long it took: on the device, and on the host to hand it over."""
+    """An operation with its measured device and launch time."""
 
     name: str
     work: Work
     device_us: float
     host_us: float
-    workspace: int | None = None  # bytes that it took beside its results; None where nobody looked
+    workspace: int | None = None  # bytes beside its results; None if not measured
 
 
 def fit(
@@ -44,12 +44,12 @@ def fit(
     for row in rows:
         groups[row.work.kind, row.work.dtype].append(row)
     bare = Calibration(device=device, peaks=peaks, bandwidth=bandwidth, forests={}, facts=facts or {})
-    enough = {key: found for key, found in groups.items() if len(found) >= FEWEST}
+    enough = {key: group for key, group in groups.items() if len(group) >= FEWEST}
     return replace(
         bare,
-        forests={key: _times(found, bare) for key, found in enough.items()},
-        workspaces={key: grown for key, found in enough.items() if (grown := _workspaces(found))},
-        host_us={f"{kind}/{dtype}": _host(found) for (kind, dtype), found in groups.items()},
+        forests={key: _times(group, bare) for key, group in enough.items()},
+        workspaces={key: grown for key, group in enough.items() if (grown := _workspaces(group))},
+        host_us={f"{kind}/{dtype}": _host(group) for (kind, dtype), group in groups.items()},
     )
 
 
@@ -61,7 +61,7 @@ def _times(found: Sequence[TimedOperation], bare: Calibration) -> Forest:
 
 
 def _workspaces(found: Sequence[TimedOperation]) -> Forest | None:
-    """Of kinds whose library computes in memory of its own; relative to what the operation moves."""
+    """Workspace model of kinds whose library needs one, relative to the bytes moved."""
     told = [row for row in found if row.workspace is not None and kind_named(row.work.kind).has_workspace]
     if len(told) < FEWEST or np.quantile([row.workspace for row in told], SAFE) < WORKSPACE_SPARE_BYTES:
         return None
@@ -74,7 +74,7 @@ def _workspaces(found: Sequence[TimedOperation]) -> Forest | None:
 
 
 def _host(found: Sequence[TimedOperation]) -> tuple[float, float]:
-    """Microseconds to hand one over: fixed, and for each kernel after the first that waits for another."""
+    """Launch time in microseconds: fixed, and per further sequential kernel."""
     host = np.array([row.host_us for row in found])
     further = np.array([row.work.serial - 1.0 for row in found])
     if not further.any():
@@ -84,17 +84,19 @@ def _host(found: Sequence[TimedOperation]) -> tuple[float, float]:
 
 
 def _grown(rows: Any, targets: Any) -> Forest:
-    """Boosted trees, moved so that sums come out right: those of exp(a mean of logarithms) do not."""
+    """Boosted trees on log time, shifted to remove the bias of exp(mean of logs)."""
     forest = _as_arrays(_model(len(rows)).fit(rows, targets))
     if len(rows) < SMEARED:
         return forest
-    # Duan's smearing estimate (1983), of errors on rows that a model has not seen.
+    # Duan's smearing estimate (1983), from cross-validation errors.
     fold = np.random.default_rng(0).integers(0, FOLDS, len(rows))
     missed = np.concatenate(
         [
-            targets[fold == one]
-            - _model(len(rows)).fit(rows[fold != one], targets[fold != one]).predict(rows[fold == one])
-            for one in range(FOLDS)
+            targets[fold == held_out]
+            - _model(len(rows))
+            .fit(rows[fold != held_out], targets[fold != held_out])
+            .predict(rows[fold == held_out])
+            for held_out in range(FOLDS)
         ]
     )
     return replace(forest, start=forest.start + float(np.log(np.mean(np.exp(np.clip(missed, -1, 1))))))
@@ -118,14 +120,14 @@ def _model(count: int, **loss: Any) -> Any:
 
 
 def _rounded_up(thresholds: Any) -> Any:
-    """In half the space. Thresholds are values of the sweep itself, which must stay on their left."""
+    """To float32, rounded up: thresholds are values of the sweep, which must stay on the left side."""
     small = thresholds.astype(np.float32)
     return np.where(small < thresholds, np.nextafter(small, np.float32(np.inf)), small)
 
 
 def _as_arrays(model: Any) -> Forest:
-    """The trees of scikit-learn's model; every leaf points at itself, so that all paths are equally long."""
-    trees = [found[0].nodes for found in model._predictors]
+    """The trees of scikit-learn's model as arrays; leaves point at themselves, so paths have equal length."""
+    trees = [predictors[0].nodes for predictors in model._predictors]
     most = max(map(len, trees))
 
     def table(name: str, kind: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Boosted trees as arrays, evaluated by numpy: what a fit leaves behind, without the library that made it."""
+"""Boosted trees as arrays, evaluated by numpy: no scikit-learn needed."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from laptime.errors import CalibrationError
 
-_LARGEST = 200.0  # of a sum: its exponential is still a number
+_LARGEST = 200.0  # limit of a sum whose exponential is finite
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,16 +38,16 @@ class Forest:
         return grown + self.start
 
     def arrays(self, prefix: str) -> dict[str, NDArray[np.generic]]:
-        """For a file of many forests."""
-        found = {
+        """As named arrays, for a file that holds several forests."""
+        tables = {
             f"{prefix}/{name}": np.asarray(getattr(self, name))
             for name in ("feature", "threshold", "left", "right", "value")
         }
-        return found | {f"{prefix}/scalars": np.array([self.start, self.depth], np.float64)}
+        return tables | {f"{prefix}/scalars": np.array([self.start, self.depth], np.float64)}
 
     @classmethod
     def of(cls, prefix: str, arrays: dict[str, NDArray[np.generic]]) -> Forest:
-        """From what `arrays` gave."""
+        """From the output of `arrays`."""
         start, depth = arrays[f"{prefix}/scalars"]
         named = {
             name: arrays[f"{prefix}/{name}"] for name in ("feature", "threshold", "left", "right", "value")
@@ -57,7 +57,7 @@ class Forest:
         return forest
 
     def _check(self) -> None:
-        """Raise where the arrays are none of a forest: a branch that leads nowhere, a leaf that overflows."""
+        """Raise if the arrays are not a valid forest: child index out of range, leaf value that overflows."""
         whole, real = (self.feature, self.left, self.right), (self.threshold, self.value)
         shapes = {each.shape for each in (*whole, *real)}
         if len(shapes) > 1 or self.feature.ndim != 2 or not self.feature.size:

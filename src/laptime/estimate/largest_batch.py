@@ -1,4 +1,4 @@
-"""The largest batch that a device's memory holds, by what must be reserved for a step.
+"""The largest batch that fits in a device's memory.
 
 Memory is nearly affine in the batch, and convex: it is the most of several moments' needs, each of which
 grows with every sample. So a line through two batches that fit never overestimates what a larger one needs,
@@ -21,13 +21,13 @@ from laptime.model import Workload
 from laptime.model.prediction import Prediction
 
 READINGS = 6  # of the network, for one device
-MOST = 2**20  # samples: beyond it nobody asks
+MOST = 2**20  # samples: upper end of the search
 START = 32
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Largest:
-    """The largest batch for a device, and a step of it."""
+    """The largest batch for a device, and the prediction of its step."""
 
     device: str
     batch: int | None  # 0: not even one sample fits; None: the device's memory is not known
@@ -37,13 +37,13 @@ class Largest:
 
     @property
     def samples_per_s(self) -> float | None:
-        """Throughput there."""
+        """Throughput at that batch."""
         return None if self.prediction is None else self.prediction.samples_per_s
 
 
 @dataclass(slots=True)
 class _Search:
-    """What is known of one device: the bytes that batches need, by batch."""
+    """Search state of one device: bytes needed, by batch."""
 
     device: Device
     limit: float
@@ -59,19 +59,19 @@ class _Search:
         return sorted(batch for batch, size in self.needs.items() if size > self.limit)
 
     def next(self, start: int) -> int | None:
-        """The batch to read now; None: all is known."""
+        """The next batch to try; None when the search is complete."""
         if len(self.needs) < 2:
             return start if not self.needs else 2 * start
         low, high = max(self.fitting, default=0), min(self.too_large, default=MOST + 1)
         if high <= low + 1:
             return None
-        one, other = self._line()
-        slope = (self.needs[other] - self.needs[one]) / (other - one)
+        first, second = self._line()
+        slope = (self.needs[second] - self.needs[first]) / (second - first)
         if not math.isfinite(slope):  # a batch that could not be read
             return low + 1
-        if slope <= 0:  # parameters decide, samples do not count yet
-            return min(16 * other, high - 1) if high > 16 * other else (low + high) // 2
-        guess = math.floor(one + (self.limit - self.needs[one]) / slope)
+        if slope <= 0:  # parameters dominate: memory does not grow with the batch yet
+            return min(16 * second, high - 1) if high > 16 * second else (low + high) // 2
+        guess = math.floor(first + (self.limit - self.needs[first]) / slope)
         return min(max(guess, low + 1), high - 1)
 
     def _line(self) -> tuple[int, int]:
@@ -87,9 +87,9 @@ class _Search:
         fitting = self.fitting
         if len(fitting) < 2:
             return False
-        one, other = fitting[-2:]
-        slope = (self.needs[other] - self.needs[one]) / (other - one)
-        return self.needs[other] + slope > self.limit
+        first, second = fitting[-2:]
+        slope = (self.needs[second] - self.needs[first]) / (second - first)
+        return self.needs[second] + slope > self.limit
 
 
 def largest(
@@ -108,7 +108,9 @@ def largest(
         raise PredictionError(f"start is {start}; give a batch of at least 1 to begin with")
     reading = cache(read)
     searches = {
-        one.name: _Search(one, one.memory_bytes, {}, {}) for one in devices if one.memory_bytes is not None
+        device.name: _Search(device, device.memory_bytes, {}, {})
+        for device in devices
+        if device.memory_bytes is not None
     }
     open_ = dict(searches)
     for _ in range(READINGS):
@@ -121,7 +123,7 @@ def largest(
                 wanted.setdefault(batch, []).append(search)
         for batch, group in wanted.items():
             _look(reading, batch, group, partial(step, **training))
-    return [_answer(one, searches.get(one.name), one.name not in open_) for one in devices]
+    return [_answer(device, searches.get(device.name), device.name not in open_) for device in devices]
 
 
 def _look(
@@ -139,16 +141,16 @@ def _look(
             search.needs[batch] = math.inf
         return
     made = step(workload, [search.device for search in group])
-    for search, one in zip(group, made, strict=True):
-        search.needs[batch] = one.reserved_memory_bytes
-        search.made[batch] = one
+    for search, prediction in zip(group, made, strict=True):
+        search.needs[batch] = prediction.reserved_memory_bytes
+        search.made[batch] = prediction
 
 
 def _answer(device: Device, search: _Search | None, closed: bool) -> Largest:
     if search is None:
         return Largest(device=device.name, batch=None, prediction=None, readings=0, exact=False)
     batch = max(search.fitting, default=0)
-    bounded = batch + 1 in search.needs or (closed and batch < MOST)  # at MOST nobody looked further
+    bounded = batch + 1 in search.needs or (closed and batch < MOST)  # at MOST the search ends
     return Largest(
         device=device.name,
         batch=batch,

@@ -1,6 +1,6 @@
-"""A host hands operations over one by one, a device works them off: which of the two is waited for, and when.
+"""Simulates the launch queue: the host launches operations one by one, the device executes them in order.
 
-A step is as long as its slower side only if that side is slower throughout. So the queue is played through.
+Either side can be the slower one in parts of a step, so the maximum of both totals is not enough.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ STEPS: Annotated[int, Source("Steps played until the queue no longer changes fro
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Played:
-    """A step in the middle of a training, in seconds."""
+    """A simulated steady-state step, in seconds."""
 
     spans: NDArray[np.float64]  # what each operation adds to the step: its own time, and the wait before it
     busy_s: float  # of the device
@@ -32,13 +32,13 @@ class Played:
 
 
 def play(device_us: Sequence[float], host_us: Sequence[float]) -> Played:
-    """The queue of a training: the host goes on to the next step while the device is still busy with this."""
+    """Simulate repeated steps: the host starts the next step while the device is still busy."""
     once = np.asarray(device_us, float)
     if not len(once):
         return Played(spans=once, busy_s=0.0, host_s=0.0)
     device = np.tile(once, STEPS)
     handed = np.cumsum(np.tile(np.asarray(host_us, float), STEPS))
-    # end[i] = max(end[i-1], handed[i]) + device[i], unrolled: the latest of all earlier hand-overs counts.
+    # end[i] = max(end[i-1], handed[i]) + device[i], unrolled into a running maximum.
     before = np.concatenate([[0.0], np.cumsum(device)])
     ends = before[1:] + np.maximum.accumulate(handed - before[:-1])
     return Played(

@@ -1,4 +1,4 @@
-"""A run's typical step in the shape of a predicted one, so that the two can be set side by side."""
+"""A run's median step in the form of a predicted one, for comparison."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from laptime.model.layers import OTHER_LAYER
 from laptime.runs import Run
 from laptime.runs.run import WORKLOAD_FILE
 
-# Waiting for data or for other ranks, and what recording costs: a predicted step has none of them.
+# Data loading, copies, communication and recording overhead are not part of a predicted step.
 OUTSIDE = (Account.DATA_WAIT, Account.COPY, Account.COMMUNICATION, Account.INSTRUMENT)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LayerMedian:
-    """Seconds of a layer in a phase: the median over steps, and how far that may be off."""
+    """Median seconds of a layer in a phase, and the error of the median."""
 
     seconds: float
     error_s: float
@@ -42,11 +42,11 @@ class MeasuredStep:
     batch: float | None  # samples of one rank in a typical step
     step_s: Statistics
     layers: Mapping[tuple[str, Phase], LayerMedian]
-    host_s: float = 0.0  # Python between the phases, which is no layer's
+    host_s: float = 0.0  # Python time between the phases, outside any layer
 
     def phase_s(self, phase: Phase) -> float:
-        """All layers together."""
-        return sum(one.seconds for (_, where), one in self.layers.items() if where is phase)
+        """Sum over all layers."""
+        return sum(layer.seconds for (_, where), layer in self.layers.items() if where is phase)
 
 
 def measured_step(run: Run) -> MeasuredStep:
@@ -62,13 +62,13 @@ def measured_step(run: Run) -> MeasuredStep:
     samples = steps["samples"].astype(np.float64)
     known = samples[~np.isnan(samples)]
     layers: dict[tuple[str, Phase], LayerMedian] = {}
-    for one in run.layers(steps.stage):
-        if one.layer == OTHER_LAYER:
+    for layer in run.layers(steps.stage):
+        if layer.layer == OTHER_LAYER:
             continue
-        for phase, found in zip(Phase, (one.forward, one.backward, one.update), strict=True):
-            if found is not None and found.median > 0:
-                layers[one.layer, phase] = LayerMedian(
-                    seconds=found.median, error_s=(found.high - found.low) / 2
+        for phase, times in zip(Phase, (layer.forward, layer.backward, layer.update), strict=True):
+            if times is not None and times.median > 0:
+                layers[layer.layer, phase] = LayerMedian(
+                    seconds=times.median, error_s=(times.high - times.low) / 2
                 )
     if not layers:
         raise PredictionError(f"the run at {shown} was recorded without layers; record it with layers")
@@ -85,7 +85,7 @@ def measured_step(run: Run) -> MeasuredStep:
 
 
 def workload_of(run: Run) -> Workload:
-    """What the run's step asks of a machine, as it was read while it was recorded."""
+    """The workload that was saved with the run."""
     path = run.path / WORKLOAD_FILE
     if path.exists():
         return Workload.load(path, inside=run.path)
@@ -98,7 +98,7 @@ def workload_of(run: Run) -> Workload:
 
 
 def told_device(run: Run) -> Mapping[str, Any]:
-    """What a run's environment says of its device, if it says it as laptime does."""
+    """The device entry of a run's environment; empty if missing or malformed."""
     told = run.environment.get("device")
     return told if isinstance(told, Mapping) else {}
 
@@ -134,6 +134,6 @@ def device_of(run: Run) -> Device | None:
 
 
 def relative(found: Statistics) -> float:
-    """Half the interval of a median, over it."""
+    """Half the confidence interval of a median, relative to the median."""
     spread = (found.high - found.low) / 2 / found.median if found.median else 0.0
     return spread if math.isfinite(spread) else 0.0

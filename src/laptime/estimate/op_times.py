@@ -1,4 +1,4 @@
-"""How long each operation of a step takes on a device, and its host to hand it over."""
+"""Predicted device and launch time of each operation of a step."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ CPU_STEP_US: Annotated[float, _CPU] = 150.0
 UPDATE_SHARE: Annotated[float, _UPDATE] = 0.78
 UPDATE_TENSOR_US: Annotated[float, _UPDATE] = 0.6
 
-# What is no layer's: the host between two steps, where the device has to wait for it.
+# Host time between two steps, outside any layer.
 BETWEEN = Operation(name="host.step", kind="host", phase=Phase.FORWARD, layer="(host)", dtype="float32")
 
 
@@ -55,7 +55,7 @@ class PredictedOperation:
 
     operation: Operation
     device_s: float
-    span_s: float  # what it adds to the step: its own time, and the wait for the host before it
+    span_s: float  # time it adds to the step: its own, and the wait for its launch
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,7 +73,7 @@ class TimedStep:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prepared:
-    """A workload as kernels, with their times on the calibrated device: the same for all that lean on it."""
+    """A workload as kernels with their times on the calibrated device, shared by devices that use it."""
 
     workload: Workload
     kernels: tuple[tuple[Operation, int], ...]  # with their number, in the order of the step
@@ -81,7 +81,7 @@ class Prepared:
     sorts: tuple[str, ...]  # for devices known by their data sheet
     times_us: NDArray[np.float64]
     host_us: tuple[float, ...]  # by operation
-    peak_bytes: int  # of tensors and of what libraries compute in
+    peak_bytes: int  # tensors and library workspaces
 
     def for_speed(self, speed: Speed) -> NDArray[np.float64]:
         """Microseconds of each kernel."""
@@ -91,26 +91,28 @@ class Prepared:
 
 
 def prepare(workload: Workload, calibration: Calibration) -> Prepared:
-    """The part of a prediction that takes long, and that devices without a calibration share."""
-    alone = calibration.host_is_device  # nobody hands anything over
+    """The slow part of a prediction, shared by all devices that use the same calibration."""
+    alone = calibration.host_is_device  # no launches on a CPU
     try:
         parts = [
-            (one, (work(one),) if alone else tuple(_parts(one)))
-            for one in workload.operations
-            if one.phase is not Phase.UPDATE
+            (operation, (work(operation),) if alone else tuple(_parts(operation)))
+            for operation in workload.operations
+            if operation.phase is not Phase.UPDATE
         ]
     except (KeyError, ArithmeticError) as error:  # the document of a workload can leave sizes out
         raise WorkloadError(
             f"an operation of the workload has no usable sizes ({first_line(error)}); trace it anew"
         ) from None
-    works = tuple(part for _, found in parts for part in found)
+    works = tuple(kernel for _, kernels in parts for kernel in kernels)
     return Prepared(
         workload=workload,
-        kernels=tuple((one, len(found)) for one, found in parts),
+        kernels=tuple((operation, len(kernels)) for operation, kernels in parts),
         works=works,
-        sorts=tuple(sort_of(one, part, workload.mode) for one, found in parts for part in found),
+        sorts=tuple(
+            sort_of(operation, kernel, workload.mode) for operation, kernels in parts for kernel in kernels
+        ),
         times_us=calibration.times_us(works),
-        host_us=tuple(_host_us(found, calibration) for _, found in parts),
+        host_us=tuple(_host_us(kernels, calibration) for _, kernels in parts),
         peak_bytes=_peak(workload, parts, calibration),
     )
 
@@ -118,36 +120,36 @@ def prepare(workload: Workload, calibration: Calibration) -> Prepared:
 def _peak(
     workload: Workload, parts: Sequence[tuple[Operation, tuple[Work, ...]]], calibration: Calibration
 ) -> int:
-    """The most that is alive, with what the operation that runs then computes in."""
+    """Peak of live tensors plus the workspace of the running operation."""
     memory = workload.memory
     if not parts:
         return memory.peak
-    spaces = calibration.workspace_bytes([found[0] for _, found in parts])
-    most = max(one.alive + space for (one, _), space in zip(parts, spaces, strict=True))
+    spaces = calibration.workspace_bytes([kernels[0] for _, kernels in parts])
+    most = max(operation.alive + space for (operation, _), space in zip(parts, spaces, strict=True))
     return max(memory.peak, memory.static + memory.inputs + int(most))
 
 
 def predict_step(prepared: Prepared, speed: Speed) -> TimedStep:
-    """Play a step through: what the device works off while the host hands over."""
+    """Simulate a step: the host launches while the device executes."""
     times = prepared.for_speed(speed)
     alone = speed.calibration.host_is_device
     unit = _unit_us(speed.calibration) if speed.hosted else 0.0
     once = HOST_STEP if prepared.workload.mode == "training" else HOST_FORWARD_PASS
     operations, device_us, host_us = [BETWEEN], [CPU_STEP_US if alone else 0.0], [once * unit]
     at = 0
-    for (one, count), handed in zip(prepared.kernels, prepared.host_us, strict=True):
-        operations.append(one)
+    for (operation, count), handed in zip(prepared.kernels, prepared.host_us, strict=True):
+        operations.append(operation)
         device_us.append(float(times[at : at + count].sum()) + (CPU_OPERATION_US if alone else 0.0))
         host_us.append(handed if speed.hosted else 0.0)
         at += count
-    updates = [one for one in prepared.workload.operations if one.phase is Phase.UPDATE]
-    if updates:  # handed over as one: torch updates all parameters at once
+    updates = [operation for operation in prepared.workload.operations if operation.phase is Phase.UPDATE]
+    if updates:  # one launch: torch updates all parameters at once
         device_us.append(update_us(updates, speed))
         host_us.append(HOST_UPDATE * unit)
     played = play(device_us, host_us)
     timed = [
-        PredictedOperation(operation=one, device_s=device * 1e-6, span_s=float(span))
-        for one, device, span in zip(operations, device_us, played.spans, strict=False)
+        PredictedOperation(operation=operation, device_s=device * 1e-6, span_s=float(span))
+        for operation, device, span in zip(operations, device_us, played.spans, strict=False)
     ]
     if updates:
         timed += _split(updates, device_us[-1] * 1e-6, float(played.spans[-1]))
@@ -155,25 +157,25 @@ def predict_step(prepared: Prepared, speed: Speed) -> TimedStep:
 
 
 def _split(updates: Sequence[Operation], device_s: float, span_s: float) -> Iterator[PredictedOperation]:
-    """The update by bytes, as recorded runs allocate it: the wait for the host is every layer's, too.
+    """Divide the update among layers by bytes, launch wait included, as recorded runs do.
 
-    So it was nearest to 62 steps measured on an H200, layer by layer (docs/prediction.md).
+    This came closest to 62 steps measured on an H200, layer by layer (docs/prediction.md).
     """
-    moved = sum(one.moved for one in updates)
-    for one in updates:
-        share = one.moved / moved if moved else 1 / len(updates)
-        yield PredictedOperation(operation=one, device_s=device_s * share, span_s=span_s * share)
+    moved = sum(update.moved for update in updates)
+    for update in updates:
+        share = update.moved / moved if moved else 1 / len(updates)
+        yield PredictedOperation(operation=update, device_s=device_s * share, span_s=span_s * share)
 
 
 def _parts(operation: Operation) -> Iterator[Work]:
-    """An operation as a GPU runs it."""
+    """The kernels that a GPU runs for an operation."""
     yield work(operation)
     for kernel in kind_named(operation.kind).further_kernels(operation):
         yield kernel_work(kernel.kind, operation.dtype, kernel.sizes, kernel.moved)
 
 
 def _host_us(parts: Sequence[Work], calibration: Calibration) -> float:
-    handed = [calibration.handed_us(one) for one in parts]
+    handed = [calibration.handed_us(part) for part in parts]
     own = sum(HOST_SHARE * first + further for first, further in handed)
     return own + HOST_OPERATION * _unit_us(calibration)
 
@@ -183,10 +185,10 @@ def _unit_us(calibration: Calibration) -> float:
 
 
 def update_us(updates: Sequence[Operation], speed: Speed) -> float:
-    """The optimizer's kernels: passes over all parameters, and a share for every tensor of theirs."""
-    moved = sum(one.moved for one in updates)
-    tensors = sum(one.sizes["tensors"] for one in updates)
+    """Time of the optimizer's kernels: passes over all parameters, plus a fixed time per tensor."""
+    moved = sum(update.moved for update in updates)
+    tensors = sum(update.sizes["tensors"] for update in updates)
     if speed.calibration.host_is_device:
-        sizes = {"params": sum(one.sizes["params"] for one in updates), "tensors": tensors}
+        sizes = {"params": sum(update.sizes["params"] for update in updates), "tensors": tensors}
         return float(speed.calibration.times_us([kernel_work("optimizer", "float32", sizes, moved)])[0])
     return moved / (speed.bandwidth * UPDATE_SHARE) * 1e6 + tensors * UPDATE_TENSOR_US

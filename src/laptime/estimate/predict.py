@@ -54,7 +54,7 @@ def predict_all(
     """The same step on each of several devices; on `gpus` of them in one node, each with its own batch."""
     if isinstance(gpus, bool) or not isinstance(gpus, int) or not 1 <= gpus <= MOST_GPUS:
         raise PredictionError(f"gpus is {gpus}; give a whole number from 1 to {MOST_GPUS}, of one node")
-    if gpus > 1 and any(one.kind == "cpu" for one in devices):
+    if gpus > 1 and any(device.kind == "cpu" for device in devices):
         raise PredictionError("several GPUs of a node are predicted, not several CPUs; ask for one")
     if gpus > 1 and workload.mode != "training":
         raise PredictionError(
@@ -66,7 +66,7 @@ def predict_all(
     if not workload.operations:
         raise PredictionError(f"{workload.network} computes nothing; give a network with operations")
     prepared: dict[int, Prepared] = {}  # by the calibration that devices share
-    found = []
+    predictions = []
     for device in devices:
         speed = speed_of(device)
         key = id(speed.calibration)  # the caches of `devices` keep it alive
@@ -76,8 +76,10 @@ def predict_all(
         price = price_per_hour if price_per_hour is not None else _example(device)
         alone = prediction(prepared[key], speed, step)
         alone = replace(alone, samples=samples, epochs=epochs, price_per_hour=price)
-        found.append(alone if gpus == 1 else together(alone, scale(alone_from_step(step), device, gpus)))
-    return found
+        predictions.append(
+            alone if gpus == 1 else together(alone, scale(alone_from_step(step), device, gpus))
+        )
+    return predictions
 
 
 def together(alone: Prediction, scaled: Scaled) -> Prediction:
@@ -97,32 +99,32 @@ def together(alone: Prediction, scaled: Scaled) -> Prediction:
 
 
 def _example(device: Device) -> float | None:
-    found = hardware.price(device)
-    return None if found is None else found.dollars_per_hour
+    price = hardware.price(device)
+    return None if price is None else price.dollars_per_hour
 
 
 def _notes(workload: Workload, speed: Speed) -> tuple[str, ...]:
-    """What had to be assumed, of the network and of the device."""
-    found = list(workload.notes)
+    """Assumptions about the network and the device."""
+    notes = list(workload.notes)
     lacks = speed.device.peak_of(workload.precision).fallback if workload.precision in PRECISIONS else None
     if lacks:
-        found.append(f"{speed.device.name} has {lacks}")
+        notes.append(f"{speed.device.name} has {lacks}")
     if speed.shares is not None and not speed.shares.compared:
-        found.append(
+        notes.append(
             f"no step on such a device ({speed.device.architecture or 'of no known architecture'}) was ever "
             "compared with a prediction: its interval is a guess"
         )
-    return tuple(found)
+    return tuple(notes)
 
 
 def prediction(prepared: Prepared, speed: Speed, step: TimedStep) -> Prediction:
-    """All that follows from a timed step on one device, but for hours and costs of a training."""
+    """The prediction of a timed step on one device, without training time and cost."""
     workload, device = prepared.workload, speed.device
     width = _width(speed, step)
     peak = workload.memory.peak if device.kind == "cpu" else prepared.peak_bytes + LIBRARY_BYTES
     phases: dict[Account, float] = defaultdict(float)
-    for one in step.operations:
-        phases[one.operation.account] += one.span_s
+    for timed in step.operations:
+        phases[timed.operation.account] += timed.span_s
     return Prediction(
         network=workload.network,
         device=device.name,
@@ -147,7 +149,7 @@ def prediction(prepared: Prepared, speed: Speed, step: TimedStep) -> Prediction:
 
 
 def _width(speed: Speed, step: TimedStep) -> float:
-    """Half of the interval, over the step."""
+    """Half the interval, relative to the step."""
     if speed.shares is not None:
         own = DATA_SHEET if speed.shares.compared else NEVER_COMPARED
     else:
@@ -157,9 +159,9 @@ def _width(speed: Speed, step: TimedStep) -> float:
 
 
 def _layers(workload: Workload, step: TimedStep) -> tuple[LayerSeconds, ...]:
-    found: dict[str, dict[Phase, float]] = {name: defaultdict(float) for name in workload.layers}
-    for one in step.operations:
-        found.setdefault(one.operation.layer, defaultdict(float))[one.operation.phase] += one.span_s
+    layers: dict[str, dict[Phase, float]] = {name: defaultdict(float) for name in workload.layers}
+    for timed in step.operations:
+        layers.setdefault(timed.operation.layer, defaultdict(float))[timed.operation.phase] += timed.span_s
     return tuple(
         LayerSeconds(
             layer=name,
@@ -167,21 +169,21 @@ def _layers(workload: Workload, step: TimedStep) -> tuple[LayerSeconds, ...]:
             backward_s=times[Phase.BACKWARD],
             update_s=times[Phase.UPDATE],
         )
-        for name, times in found.items()
+        for name, times in layers.items()
     )
 
 
 def bottleneck(step: TimedStep) -> str:
-    """What more of would shorten the step most."""
+    """The resource that limits the step."""
     idle = 1 - step.played.busy_s / step.step_s
     if idle > 0.2:
         more = "; a larger batch costs little" if idle > 0.5 else ""
         return f"the host: the device waits for it {idle:.0%} of the time{more}"
     host = step.played.host_s / step.step_s
-    if host >= SHOWN_AS_ALL:  # the step is as long as the host takes, however busy the device is meanwhile
+    if host >= SHOWN_AS_ALL:  # host-bound, however busy the device is
         return f"the host: it takes all of the step, and the device waits for it {idle:.0%} of the time"
     near = f"; the host takes {host:.0%} of the step beside it" if host > HOST_BOUND_SHARE else ""
-    compute = sum(one.device_s for one in step.operations if one.operation.flops)
+    compute = sum(timed.device_s for timed in step.operations if timed.operation.flops)
     if compute > 0.5 * step.played.busy_s:
         share, what = compute / step.played.busy_s, "matrix products and convolutions"
     else:

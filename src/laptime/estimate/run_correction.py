@@ -1,9 +1,8 @@
-"""Predictions from a measured run: what it took over what was predicted for it corrects other predictions.
+"""Predictions corrected by a measured run: by the ratio of its measured to its predicted times.
 
-Layer by layer and phase by phase, where a layer's time is long and steady enough to say something, else by
-the factor of all layers together. How far a correction reaches was read off measured steps
-(`benchmarks.refinement`): of its logarithm six tenths are left with every doubling of the batch, and part
-on another device.
+Factors are per layer and phase where a layer's time is long and steady enough, else one for all layers.
+How far a correction carries is taken from measured steps (`benchmarks.refinement`): 0.6 of its logarithm
+remains with every doubling of the batch, and a part on another device.
 """
 
 from __future__ import annotations
@@ -31,10 +30,10 @@ from laptime.model.prediction import Prediction
 from laptime.ops.rescaling import rescaled
 from laptime.runs import Run
 
-LARGEST = 4.0  # a layer's factor beyond this, or below its inverse, is taken for an accident
-SHORT_S = 30e-6  # a few marks: a layer of this length says half of what it seems to
+LARGEST = 4.0  # factors are clipped to this and its inverse
+SHORT_S = 30e-6  # a layer of this length, a few timing marks, gets half the weight
 KEPT_PER_DOUBLING = 0.6  # of a correction's logarithm, for every doubling or halving of the batch
-USUAL = 0.3  # logarithm of a correction that the errors of predictions explain
+USUAL = 0.3  # logarithm of a correction within the usual prediction error
 KEPT_ELSEWHERE = 0.7  # on another device, from one whose own bias a calibration has taken out
 KEPT_FROM_DATA_SHEET = 0.5  # from a device known by its data sheet, whose bias is in the correction too
 CPU_PIECES = (
@@ -84,11 +83,11 @@ def predict_run(
     **training: Any,
 ) -> Prediction:
     """A step of a run's network on a device, also at another batch size, corrected by what the run took."""
-    found = measured_step(run)
-    asked = _named(_in_mode(workload_of(run), found, mode), run)
+    measured = measured_step(run)
+    asked = _named(_in_mode(workload_of(run), measured, mode), run)
     if told_device(run).get("type") == "cpu" and device.kind == "gpu":
         asked = replace(asked, notes=(*asked.notes, CPU_PIECES))
-    correction = correct(asked, found, device_of(run))
+    correction = correct(asked, measured, device_of(run))
     wanted = rescaled(asked, batch) if batch is not None else asked
     return refine(wanted, device, correction, gpus=gpus, **training)
 
@@ -107,13 +106,13 @@ def _in_mode(workload: Workload, found: MeasuredStep, mode: str | None) -> Workl
         return workload
     # Nothing is kept for a backward pass, and no operation needs more than it reads and writes.
     kept = tuple(
-        replace(one, alive=min(one.alive, one.moved))
-        for one in workload.operations
-        if one.account is Account.FORWARD
+        replace(operation, alive=min(operation.alive, operation.moved))
+        for operation in workload.operations
+        if operation.account is Account.FORWARD
     )
     memory = workload.memory
     static = memory.parameters + memory.buffers + memory.inputs
-    largest = max((one.moved for one in kept), default=0)
+    largest = max((operation.moved for operation in kept), default=0)
     return replace(
         workload,
         mode="inference",
@@ -124,14 +123,14 @@ def _in_mode(workload: Workload, found: MeasuredStep, mode: str | None) -> Workl
 
 
 def _named(workload: Workload, run: Run) -> Workload:
-    """By the name that the run's configuration has for the network."""
+    """With the network name of the run's configuration."""
     network = run.config.get("network")
     name = network.get("name") if isinstance(network, Mapping) else network or run.config.get("target")
     return replace(workload, network=str(name)) if name else workload
 
 
 def correct(workload: Workload, found: MeasuredStep, device: Device | None) -> Correction:
-    """What the run took over what is predicted for it."""
+    """Measured over predicted time of a run."""
     factors: dict[tuple[str, Phase], float] = {}
     took, whole, rest = 1.0, 1.0, 0.0
     if device is not None:
@@ -141,11 +140,11 @@ def correct(workload: Workload, found: MeasuredStep, device: Device | None) -> C
         took = step_s / alone.step_s
         times = {key: seconds for key, seconds in _times(alone).items() if seconds > 0}
         both = {key: found.layers[key] for key in times if key in found.layers}
-        measured, predicted = sum(one.seconds for one in both.values()), sum(times[key] for key in both)
+        measured, predicted = sum(layer.seconds for layer in both.values()), sum(times[key] for key in both)
         whole = _bounded(measured / predicted if predicted else took)
-        for key, one in both.items():
-            trust = one.seconds / (one.seconds + SHORT_S + 4 * one.error_s)
-            factor = _bounded(one.seconds / times[key])
+        for key, layer in both.items():
+            trust = layer.seconds / (layer.seconds + SHORT_S + 4 * layer.error_s)
+            factor = _bounded(layer.seconds / times[key])
             factors[key] = math.exp(trust * math.log(factor) + (1 - trust) * math.log(whole))
         rest = step_s - sum(seconds * factors.get(key, whole) for key, seconds in times.items())
     return Correction(
@@ -176,8 +175,8 @@ def refined(
     if correction.device is None:
         return replace(together, notes=(*together.notes, _unknown(correction.run)))
     kept = correction.kept(device, plain.batch)
-    layers = tuple(_corrected(one, correction, kept) for one in plain.layers())
-    alone_s = sum(one.total_s for one in layers)
+    layers = tuple(_corrected(layer, correction, kept) for layer in plain.layers())
+    alone_s = sum(layer.total_s for layer in layers)
     if device.name == correction.device.name:  # Python's time does not grow with the batch
         alone_s = max(alone_s + correction.rest_s * kept / host, alone_s / 2)
     added = together.step_s - plain.step_s
@@ -211,12 +210,12 @@ def _corrected(one: LayerSeconds, correction: Correction, kept: float) -> LayerS
 
 def _phases(plain: Prediction, layers: tuple[LayerSeconds, ...]) -> dict[Account, float]:
     """Forward, loss, backward and update after the correction."""
-    loss = sum(one.forward_s for one in layers if one.layer == LOSS_LAYER)
+    loss = sum(layer.forward_s for layer in layers if layer.layer == LOSS_LAYER)
     whole = {
-        Account.FORWARD: sum(one.forward_s for one in layers) - loss,
+        Account.FORWARD: sum(layer.forward_s for layer in layers) - loss,
         Account.LOSS: loss,
-        Account.BACKWARD: sum(one.backward_s for one in layers),
-        Account.UPDATE: sum(one.update_s for one in layers),
+        Account.BACKWARD: sum(layer.backward_s for layer in layers),
+        Account.UPDATE: sum(layer.update_s for layer in layers),
     }
     return {part: whole[part] for part in plain.phases if part in whole}
 
@@ -233,9 +232,9 @@ def _width(plain: Prediction, device: Device, correction: Correction) -> float:
 
 def _times(prediction: Prediction) -> dict[tuple[str, Phase], float]:
     return {
-        (one.layer, phase): seconds
-        for one in prediction.layers()
-        for phase, seconds in zip(Phase, (one.forward_s, one.backward_s, one.update_s), strict=True)
+        (layer.layer, phase): seconds
+        for layer in prediction.layers()
+        for phase, seconds in zip(Phase, (layer.forward_s, layer.backward_s, layer.update_s), strict=True)
     }
 
 

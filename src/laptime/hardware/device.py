@@ -50,7 +50,7 @@ class Device:
     vendor: str | None = None
     architecture: str | None = None
     year: int | None = None
-    memory_gib: float | None = None  # a CPU has what was plugged in
+    memory_gib: float | None = None  # of a CPU it depends on the machine
     l2_mib: float | None = None  # a CPU's last-level cache
     sms: int | None = None  # streaming multiprocessors, compute units, cores
     clock_mhz: float | None = None
@@ -70,7 +70,7 @@ class Device:
 
     @property
     def memory_bytes(self) -> float | None:
-        """Memory in bytes; None where it is not known, so that nobody takes it for none at all."""
+        """Memory in bytes; None if unknown."""
         return None if self.memory_gib is None else self.memory_gib * _GIB
 
     @property
@@ -80,7 +80,7 @@ class Device:
 
     @property
     def vector(self) -> float:
-        """FLOP/s of what is no matrix product, in fp32. Where no figure says, that of matrix products."""
+        """FLOP/s of the vector units in fp32; that of matrix products if the catalog has no figure."""
         return self.peak("fp32") if self.fp32 is None else self.fp32 * _TERA
 
     def peak(self, precision: str) -> float:
@@ -117,7 +117,7 @@ class Device:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Link:
-    """What joins two places: bandwidth of one direction, all lanes together, and the latency of one hop."""
+    """A link: bandwidth per direction over all lanes, and the latency of one hop."""
 
     name: str
     title: str
@@ -141,7 +141,7 @@ class Link:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Storage:
-    """Where data lies, and how fast it can be read in long pieces."""
+    """A storage device and its sequential read bandwidth."""
 
     name: str
     title: str

@@ -43,9 +43,9 @@ def device(name: str | Path | Device) -> Device:
     if isinstance(name, Device):
         return name
     if _is_file(name):
-        found = _own(Path(name).expanduser())
-        _merged(_shipped(), [found])
-        return found[0]
+        entry = _own(Path(name).expanduser())
+        _merged(_shipped(), [entry])
+        return entry[0]
     catalog = _known()
     candidates = catalog.index.get(key(str(name)), ())
     if len(candidates) > 1:
@@ -62,17 +62,17 @@ def gpu_in(label: str) -> Device:
     user asks for is looked up exactly, by `device`.
     """
     catalog = _shipped()
-    gpus = {one.name for one in catalog.devices.values() if one.kind == "gpu"}
-    found: dict[str, int] = {}
+    gpus = {entry.name for entry in catalog.devices.values() if entry.kind == "gpu"}
+    lengths: dict[str, int] = {}
     for run in runs(label):
         for name in catalog.index.get(run, ()):
-            if name in gpus and len(run) >= max(found.values(), default=0):
-                found[name] = len(run)
-    if not found:
+            if name in gpus and len(run) >= max(lengths.values(), default=0):
+                lengths[name] = len(run)
+    if not lengths:
         raise UnknownDevice(label, gpus)
-    if len(found) > 1:
-        raise AmbiguousDevice(label, found)
-    return catalog.devices[next(iter(found))]
+    if len(lengths) > 1:
+        raise AmbiguousDevice(label, lengths)
+    return catalog.devices[next(iter(lengths))]
 
 
 def devices() -> tuple[Device, ...]:
@@ -101,7 +101,7 @@ def storages() -> tuple[Storage, ...]:
 
 
 def price(of: str | Path | Device) -> Price | None:
-    """What an hour of the device costs, from the user's prices or else as an example; None if nobody says."""
+    """What an hour of the device costs, from the user's prices or else as an example; None if unknown."""
     wanted = device(of).name
     return _user_prices().get(wanted) or _shipped().prices.get(wanted)
 
@@ -119,25 +119,27 @@ def _is_file(name: str | Path) -> bool:
 
 @cache
 def _shipped() -> _Catalog:
-    links_of = {one.name: one for one in _rows("links.toml", "link", reading.read_link)}
+    links_of = {entry.name: entry for entry in _rows("links.toml", "link", reading.read_link)}
     storage_of: dict[str, Storage] = {}
-    for one in _rows(
+    for entry in _rows(
         "storage.toml", "storage", lambda row, at, known: reading.read_storage(row, at, known, storage_of)
     ):
-        storage_of[one.name] = one
+        storage_of[entry.name] = entry
     prices = [reading.read_price(row, "prices.toml") for row in _file("prices.toml")["price"]]
     several = {
         key(name): tuple(names)
         for file in _DEVICE_FILES
         for name, names in _file(file).get("ambiguous", {}).items()
     }
-    empty = _Catalog({}, several, links_of, storage_of, {one.device: one for one in prices})
-    found = [
-        (one, file)
+    empty = _Catalog({}, several, links_of, storage_of, {quote.device: quote for quote in prices})
+    entries = [
+        (entry, file)
         for file in _DEVICE_FILES
-        for one in _rows(file, "device", lambda row, at, known: reading.read_device(row, at, links_of, known))
+        for entry in _rows(
+            file, "device", lambda row, at, known: reading.read_device(row, at, links_of, known)
+        )
     ]
-    return _merged(empty, found)
+    return _merged(empty, entries)
 
 
 def _rows(file: str, noun: str, read: Any) -> Iterable[Any]:
@@ -154,14 +156,14 @@ def _file(name: str) -> dict[str, Any]:
 def _merged(catalog: _Catalog, new: Iterable[tuple[Device, str]]) -> _Catalog:
     """The catalog with more devices, none of which may take a name that another has."""
     known, index = dict(catalog.devices), dict(catalog.index)
-    for one, where in new:
-        for name in (one.name, *one.aliases):
-            taken = index.get(key(name), (one.name,))
-            if taken != (one.name,) or one.name in known:
-                owner = one.name if one.name in known else ", ".join(taken)
+    for entry, where in new:
+        for name in (entry.name, *entry.aliases):
+            taken = index.get(key(name), (entry.name,))
+            if taken != (entry.name,) or entry.name in known:
+                owner = entry.name if entry.name in known else ", ".join(taken)
                 raise CatalogError(f"{where}: {name!r} is taken by {owner} already; choose another name")
-        known[one.name] = one
-        index.update({key(name): (one.name,) for name in (one.name, *one.aliases)})
+        known[entry.name] = entry
+        index.update({key(name): (entry.name,) for name in (entry.name, *entry.aliases)})
     return _Catalog(known, index, catalog.links, catalog.storage, catalog.prices)
 
 
@@ -193,7 +195,7 @@ def _user_prices() -> dict[str, Price]:
         raise CatalogError(f"{where}: price is {rows!r}; write each price under a line [[price]]")
     prices = [reading.read_price({"example": False, **row}, where) for row in rows]
     try:
-        return {device(one.device).name: one for one in prices}
+        return {device(quote.device).name: quote for quote in prices}
     except (UnknownDevice, AmbiguousDevice) as error:
         raise CatalogError(f"{where}: {error}") from None
 

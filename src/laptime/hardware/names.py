@@ -1,6 +1,6 @@
-"""Names that mean the same: case, blanks and dashes do not count, nor do words that tell nothing apart.
+"""Normalizes device names: ignores case, blanks, dashes and words such as vendor names.
 
-A name is looked up as a whole. Nothing is found because it is a part of something else: an L40S is no L4.
+Whole names are compared, never substrings: an L40S is not an L4.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ def words(text: str) -> list[str]:
 
 
 def key(text: str) -> str:
-    """What two spellings of one name have in common."""
+    """The normalized name."""
     return "".join(words(text))
 
 
 def runs(label: str) -> list[str]:
     """The keys of all runs of words in a label, longest first. A count such as `8x` is no word."""
-    found = words(re.sub(r"\b\d+x\s*(?=[a-z])", " ", label.lower()))
-    ends = [end for end in range(1, len(found)) if found[end] not in _OTHER_CARD] + [len(found)]
-    keys = {"".join(found[start:end]) for end in ends for start in range(end)}
-    return sorted(keys, key=lambda one: (-len(one), one))
+    parts = words(re.sub(r"\b\d+x\s*(?=[a-z])", " ", label.lower()))
+    ends = [end for end in range(1, len(parts)) if parts[end] not in _OTHER_CARD] + [len(parts)]
+    keys = {"".join(parts[start:end]) for end in ends for start in range(end)}
+    return sorted(keys, key=lambda name: (-len(name), name))

@@ -1,4 +1,4 @@
-"""TOML into devices, links, storage and prices. What cannot be right is refused in one line that says why."""
+"""TOML into devices, links, storage and prices. Impossible values raise a one-line error."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Readable(Protocol):
     """A file on the disk or inside a wheel."""
 
     def read_bytes(self) -> bytes:
-        """All of it."""
+        """The whole file."""
         ...
 
 
@@ -182,7 +182,7 @@ def _text(table: Table, key: str, where: str) -> Any:
 
 def _texts(table: Table, key: str, where: str) -> tuple[str, ...]:
     value = table.get(key, [])
-    if not isinstance(value, list) or not all(isinstance(one, str) for one in value):
+    if not isinstance(value, list) or not all(isinstance(text, str) for text in value):
         raise CatalogError(f"{where}: {key} is {value!r}; give a list of texts")
     return tuple(value)
 

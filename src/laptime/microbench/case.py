@@ -1,4 +1,4 @@
-"""An operation that can be run, and what the reader of networks says of it."""
+"""An operation to time, and its description."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Case:
         with reader:
             (self.shown or self.call)()
         if len(reader.found) != 1:
-            names = ", ".join(one.name for one, _ in reader.found) or "none"
+            names = ", ".join(operation.name for operation, _ in reader.found) or "none"
             raise CalibrationError(f"one operation was meant, {names} ran; this torch differs: tell us")
         return reader.found[0][0]
 

@@ -21,24 +21,24 @@ LAST = {"cpu": 0.1, "cuda": 0.25}  # of images that have their channels side by 
 def convolution(supply: Supply, dtype: torch.dtype) -> list[Case]:
     """One that networks have, or a random one; forward and backward."""
     draw = supply.draw
-    found = draw.pick(book().windows) if draw.chance(KNOWN) else _random(draw)
-    n, out = draw.batch(), found.out
+    conv = draw.pick(book().windows) if draw.chance(KNOWN) else _random(draw)
+    n, out = draw.batch(), conv.out
     if min(out) < 1:
         raise TooLarge
-    places, window = n * out[0] * out[1], found.c // found.groups * found.k[0] * found.k[1]
-    elements = n * found.c * found.h * found.w + places * found.o + found.o * window
-    supply.check(flops=4.0 * places * window * found.o, elements=2.0 * elements)
+    places, window = n * out[0] * out[1], conv.c // conv.groups * conv.k[0] * conv.k[1]
+    elements = n * conv.c * conv.h * conv.w + places * conv.o + conv.o * window
+    supply.check(flops=4.0 * places * window * conv.o, elements=2.0 * elements)
     last = draw.chance(LAST[supply.device.type])
-    x = image(supply, (n, found.c, found.h, found.w), dtype, last=last)
-    weight = supply.take((found.o, found.c // found.groups, *found.k), dtype)
+    x = image(supply, (n, conv.c, conv.h, conv.w), dtype, last=last)
+    weight = supply.take((conv.o, conv.c // conv.groups, *conv.k), dtype)
     # A GPU's library leaves the bias to a kernel of its own, which predictions count by itself.
-    bias = supply.take((found.o,), dtype) if supply.device.type == "cpu" and draw.chance(0.5) else None
-    stride, padding, dilation = [found.s] * 2, list(found.p), [found.dilation] * 2
-    shape = (stride, padding, dilation, False, [0, 0], found.groups)
-    gradient = image(supply, (n, found.o, *out), dtype, last=last)
-    first = found.c <= 4  # images have no gradient
+    bias = supply.take((conv.o,), dtype) if supply.device.type == "cpu" and draw.chance(0.5) else None
+    stride, padding, dilation = [conv.s] * 2, list(conv.p), [conv.dilation] * 2
+    shape = (stride, padding, dilation, False, [0, 0], conv.groups)
+    gradient = image(supply, (n, conv.o, *out), dtype, last=last)
+    first = conv.c <= 4  # images have no gradient
     mask = [not draw.chance(0.7 if first else 0.03), True, bias is not None]
-    sizes = [found.o] if bias is not None else None
+    sizes = [conv.o] if bias is not None else None
     return [
         Case(call=partial(aten.convolution, x, weight, bias, *shape), kept=True),
         Case(call=partial(aten.convolution_backward, gradient, x, weight, sizes, *shape, mask)),

@@ -46,13 +46,13 @@ def mm(supply: Supply, dtype: torch.dtype) -> list[Case]:
     if style == "forward":
         x, bias = supply.take((rows, a), dtype), supply.take((b,), dtype)
         weights = [supply.take((b, a), dtype).t() for _ in turns]
-        return [Case(call=InTurns([partial(aten.addmm, bias, x, one) for one in weights]), kept=True)]
+        return [Case(call=InTurns([partial(aten.addmm, bias, x, weight) for weight in weights]), kept=True)]
     if style == "to_weight":
         gradient, x = supply.take((rows, b), dtype), supply.take((rows, a), dtype)
         return [Case(call=partial(aten.mm, gradient.t(), x), kept=True)]  # a gradient lives until the update
     x = supply.take((rows, a), dtype)
     weights = [_matrix(supply, (a, b), dtype, style == "plain") for _ in turns]
-    return [Case(call=InTurns([partial(aten.mm, x, one) for one in weights]))]
+    return [Case(call=InTurns([partial(aten.mm, x, weight) for weight in weights]))]
 
 
 @family(share=2)
@@ -114,7 +114,7 @@ def recurrent(supply: Supply, dtype: torch.dtype) -> list[Case]:
     with torch.enable_grad():
         out = layer(need)[0]
     gradient = supply.take(tuple(out.shape), dtype)
-    parameters = [one.detach() for one in layer.parameters()]
+    parameters = [parameter.detach() for parameter in layer.parameters()]
     form = (gates, h, layers, both)
     reserve = own.recurrent(x, parameters, *form)[1]
     return [

@@ -44,7 +44,7 @@ class Book:
 
 @cache
 def book() -> Book:
-    """The one that comes with laptime."""
+    """The shapes that ship with laptime."""
     text = (resources.files("laptime.microbench") / "shapes.json").read_text(encoding="utf-8")
     raw = json.loads(text)
     return Book(

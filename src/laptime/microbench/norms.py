@@ -31,8 +31,8 @@ def batch_norm(supply: Supply, dtype: torch.dtype) -> list[Case]:
     mean, variance = torch.zeros(c, device=x.device), torch.ones(c, device=x.device)
     given = (x, weight, bias, mean, variance, True, 0.1, _EPS)
     forward = partial(aten._batch_norm_impl_index, *given, True)
-    _, found, scale, reserve, library = forward()
-    stays = (weight, mean, variance, found, scale)
+    _, saved_mean, scale, reserve, library = forward()
+    stays = (weight, mean, variance, saved_mean, scale)
     backward = partial(
         aten._batch_norm_impl_index_backward, library, x, gradient, *stays, True, _EPS, _ALL, reserve
     )

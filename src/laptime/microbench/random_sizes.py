@@ -28,11 +28,11 @@ class Draw:
         self.random = random.Random(seed)
 
     def pick(self, choices: Sequence[Chosen], weights: Sequence[float] | None = None) -> Chosen:
-        """One of several."""
+        """A random choice."""
         return self.random.choices(choices, weights)[0]
 
     def chance(self, share: float) -> bool:
-        """True so often."""
+        """True with this probability."""
         return self.random.random() < share
 
     def between(self, low: int, high: int) -> int:
@@ -41,26 +41,26 @@ class Draw:
 
     def width(self, low: int, high: int) -> int:
         """Log-uniform, and mostly round: networks have 64 channels more often than 61."""
-        found = self.between(low, high)
+        size = self.between(low, high)
         for step in (64, 16, 8):
-            if found >= 2 * step and self.chance(0.6):
-                return found // step * step
-        return found
+            if size >= 2 * step and self.chance(0.6):
+                return size // step * step
+        return size
 
     def batch(self, most: int = 256) -> int:
         """Mostly a power of two."""
-        found = self.between(1, most)
-        return int(2 ** round(math.log2(found))) if self.chance(0.8) else found
+        size = self.between(1, most)
+        return int(2 ** round(math.log2(size))) if self.chance(0.8) else size
 
     def side(self, low: int = 4, high: int = 224) -> int:
         """Of an image; often one that halving 224 leads to."""
-        usual = [one for one in (7, 8, 13, 14, 16, 27, 28, 32, 55, 56, 112, 224) if low <= one <= high]
+        usual = [side for side in (7, 8, 13, 14, 16, 27, 28, 32, 55, 56, 112, 224) if low <= side <= high]
         return self.pick(usual) if usual and self.chance(0.6) else self.between(low, high)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bounds:
-    """What a single operation may take, and how fast the device is guessed to be."""
+    """Limits of a single operation, and the device's estimated speed."""
 
     largest_s: float
     store_bytes: int
@@ -77,7 +77,7 @@ class Supply:
 
     @property
     def most(self) -> int:
-        """Elements of one tensor that still can be passed over in time."""
+        """Most elements of one tensor within the time limit."""
         held = self.bounds.store_bytes // 16
         return max(1024, min(held, int(self.bounds.bytes_per_s * self.bounds.largest_s / 12)))
 

@@ -1,4 +1,4 @@
-"""What a sweep finds, and its file."""
+"""Rows of a sweep, and their CSV file."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class SweepRow:
     device_us: float
     host_us: float
     calls: int
-    workspace: int | None = None  # bytes; None where nobody looked
+    workspace: int | None = None  # bytes; None if not measured
 
     def timed(self) -> TimedOperation:
         """As a model is fitted to it."""
@@ -60,14 +60,22 @@ def write_rows(rows: Iterable[SweepRow], path: str | Path) -> None:
         table = csv.writer(file, lineterminator="\n")
         table.writerow(_COLUMNS)
         for row in rows:
-            one = row.operation
-            sizes = json.dumps(dict(one.sizes))
-            told = (one.name, one.kind, one.dtype, sizes, one.flops, one.read, one.written)
+            operation = row.operation
+            sizes = json.dumps(dict(operation.sizes))
+            told = (
+                operation.name,
+                operation.kind,
+                operation.dtype,
+                sizes,
+                operation.flops,
+                operation.read,
+                operation.written,
+            )
             table.writerow((*told, f"{row.device_us:.3f}", f"{row.host_us:.3f}", row.calls, row.workspace))
 
 
 def read_rows(path: str | Path) -> Iterator[SweepRow]:
-    """What `write_rows` wrote, packed or not."""
+    """Read a file of `write_rows`, compressed or not."""
     try:
         with open_text(Path(path), most=ROWS_BYTES) as file:
             yield from map(_row, csv.DictReader(file))

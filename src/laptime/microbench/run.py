@@ -26,7 +26,7 @@ _UNEASY = 1.3
 
 
 class Calm:
-    """Whether the machine is left alone: the same small product takes as long as it mostly does.
+    """Whether the machine is idle: a small matrix product takes its usual time.
 
     Another process that takes a core for a second makes what is timed then two or three times too slow.
     """
@@ -36,10 +36,10 @@ class Calm:
         self._times: list[float] = []
 
     def __call__(self) -> bool:
-        """Times the product anew."""
-        found = min(self._once() for _ in range(2))
-        insort(self._times, found)
-        return found <= _UNEASY * self._times[len(self._times) // 3]
+        """Time the product again."""
+        seconds = min(self._once() for _ in range(2))
+        insort(self._times, seconds)
+        return seconds <= _UNEASY * self._times[len(self._times) // 3]
 
     def _once(self) -> float:
         begin = time.perf_counter()
@@ -132,7 +132,7 @@ class Sweep:
             begin = time.perf_counter()
             operation = case.operation()
             if case.shown is not None or time.perf_counter() - begin < _LONG_S:
-                case.call()  # once more than reading it took: libraries prepare what they will do again
+                case.call()  # warm up again: libraries prepare for repeated calls
             workspace = _workspace(case.call) if self.device.type == "cuda" else None
             taken = self._watch.time(case.call, kept=case.kept)
             yield SweepRow(
@@ -154,12 +154,12 @@ def dtypes_of(device: torch.device) -> tuple[torch.dtype, ...]:
 
 
 def host_of(device: torch.device) -> str:
-    """Who hands operations over: the "device" itself on a CPU, a "host" beside a GPU."""
+    """Who launches operations: the "device" itself on a CPU, a "host" for a GPU."""
     return "host" if device.type == "cuda" else "device"
 
 
 def _workspace(call: Call) -> int:
-    """Bytes that a call takes for itself and gives back: what libraries compute in."""
+    """Temporary bytes that a call allocates and frees."""
     torch.cuda.reset_peak_memory_stats()
     before = torch.cuda.memory_allocated()
     kept = call()
@@ -169,7 +169,7 @@ def _workspace(call: Call) -> int:
 
 
 def _flags() -> frozenset[str]:
-    """What the processor can do, where the system tells it."""
+    """CPU feature flags from /proc/cpuinfo; empty if there is none."""
     try:
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
     except OSError:

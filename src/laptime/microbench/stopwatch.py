@@ -1,4 +1,4 @@
-"""How long a call takes: on the device, and on the host to hand it over."""
+"""Device and launch time of a call."""
 
 from __future__ import annotations
 
@@ -58,14 +58,14 @@ class HostStopwatch:
     def _hold(self, result: Any) -> None:
         parts = result if isinstance(result, tuple | list) else (result,)
         self._held.append(result)
-        self._held_now += sum(one.nbytes for one in parts if isinstance(one, Tensor))
+        self._held_now += sum(part.nbytes for part in parts if isinstance(part, Tensor))
         if self._held_now > self._held_bytes or len(self._held) > 1000:
             self._held.clear()
             self._held_now = 0
 
 
 def _few(samples: list[int]) -> bool:
-    """Whether more are worth their time: three of what is short, one of what takes long."""
+    """Whether more samples are needed: three, unless they take over 50 ms."""
     return len(samples) < 3 and sum(samples) < 50_000_000
 
 
@@ -103,7 +103,7 @@ class CudaStopwatch:
         return begin.elapsed_time(end) * 1e3 / count, host_s
 
     def _sleeping(self) -> float:
-        """Cycles a second of torch's sleeping kernel."""
+        """Cycles per second of torch's sleep kernel."""
         begin, end = self._events
         for _ in range(2):
             begin.record()
@@ -114,5 +114,5 @@ class CudaStopwatch:
 
 
 def stopwatch_for(device: torch.device) -> Stopwatch:
-    """What times this device."""
+    """The stopwatch for a device."""
     return CudaStopwatch(device) if device.type == "cuda" else HostStopwatch()

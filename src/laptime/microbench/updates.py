@@ -23,8 +23,8 @@ def optimizer(supply: Supply, dtype: torch.dtype) -> list[Case]:
     shares = [draw.random.paretovariate(0.6) for _ in range(tensors)]
     sizes = [max(1, int(count * share / sum(shares))) for share in shares]
     parameters = [nn.Parameter(supply.own((size,), dtype)) for size in sizes]
-    for one in parameters:
-        one.grad = supply.take(one.shape, dtype)
+    for parameter in parameters:
+        parameter.grad = supply.take(parameter.shape, dtype)
     chosen = torch.optim.SGD(parameters, lr=1e-9, momentum=0.9)
     chosen.step()  # makes the momentum
     whole = sum(sizes)

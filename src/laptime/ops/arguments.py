@@ -12,7 +12,7 @@ def is_tensor(value: Any) -> bool:
 
 
 def listed(value: Any) -> Sequence[Any]:
-    """Several results, or the one as several."""
+    """The value if it is a sequence, else a list of it."""
     return value if isinstance(value, tuple | list) else [value]
 
 

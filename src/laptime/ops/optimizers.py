@@ -1,4 +1,4 @@
-"""Optimizers: what torch's keep for each parameter, how often they pass over all of them, what they take."""
+"""Optimizers: state per parameter, memory passes per update, and options."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ class UpdateRule:
 
 
 # By torch's multi-tensor implementations, which are the default on CUDA: each of their operations reads and
-# writes every tensor; fused ones pass fewer times. Learning rates are torch's own; SGD has none, and 0.01
-# here as in the thesis' momentum optimizer.
+# writes every tensor; fused ones pass fewer times. Learning rates are torch's defaults; for SGD, which
+# has none, 0.01.
 _RULES = (
     UpdateRule(name="sgd", torch_class="SGD", state_values=0, passes=3, temporaries=0, learning_rate=0.01),
     UpdateRule(
@@ -58,7 +58,7 @@ _RULES = (
     ),
 )
 OPTIMIZERS = {rule.name: rule for rule in _RULES}
-ASSUMED = OPTIMIZERS["adam"]  # of an optimizer that nobody knows
+ASSUMED = OPTIMIZERS["adam"]  # of an unknown optimizer
 
 
 def rule_of(torch_class: str, *, momentum: bool) -> UpdateRule | None:

@@ -34,7 +34,7 @@ class Growth:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Kernel:
-    """What a fitted model is asked for."""
+    """A kernel whose time a fitted model predicts."""
 
     kind: str
     sizes: Sizes
@@ -42,18 +42,18 @@ class Kernel:
 
 
 class OperationKind:
-    """One kind. The defaults are those of a pass over memory of which nothing more is known."""
+    """One kind. The defaults describe a plain pass over memory."""
 
-    covered = True  # by a formula of its own; else it counts with its bytes alone
+    covered = True  # by a FLOP formula; else only its bytes count
     like: tuple[str, ...] = ()  # kinds whose fitted model stands in where a calibration has none of this
     uses_tf32 = False  # torch's default: cuDNN may compute float32 in TF32, cuBLAS may not
-    has_workspace = False  # its library computes in memory of its own
+    has_workspace = False  # its library allocates temporary memory
     cuda_float32 = ""  # functions, with overload, that CUDA's autocast runs in float32 and the CPU's does not
     device_names = ""  # regular expression: what a real step calls it, where fake tensors have one name
     microbenchmark = ""  # the family of `microbench` that times it
     no_microbenchmark = ""  # or the reason why none does
     common = False  # without a model of it, most networks are predicted by bounds alone
-    reaches = ""  # compute or bandwidth: the figure of a device that its fastest one shows
+    reaches = ""  # compute or bandwidth: the peak that its fastest operation measures
 
     def __init__(self, name: str, torch_names: Sequence[str] = (), variant_of: str = "") -> None:
         self.name = name
@@ -85,7 +85,7 @@ class OperationKind:
         return grows(operation, batch, "n")
 
     def weights(self, sizes: Sizes) -> set[int]:
-        """How many elements the weights have that it is given, each; autocast copies these."""
+        """Element counts of its weight arguments; autocast copies these."""
         return set()
 
     # -- its time --------------------------------------------------------------------------------------
@@ -95,7 +95,7 @@ class OperationKind:
         return log2(sizes.get("n", 0)), float(sizes.get("broadcast", 0))
 
     def serial_kernels(self, sizes: Sizes) -> int:
-        """Kernels that wait for each other."""
+        """Number of kernels that run in sequence."""
         return 1
 
     def model_of(self, operation: Operation) -> str:
@@ -103,11 +103,11 @@ class OperationKind:
         return operation.kind
 
     def timed_as(self, operation: Operation) -> Kernel:
-        """The kernel that this model is asked for."""
+        """The kernel whose time the model predicts."""
         return Kernel(kind=self.model_of(operation), sizes=operation.sizes, moved=operation.moved)
 
     def further_kernels(self, operation: Operation) -> tuple[Kernel, ...]:
-        """What a GPU runs beside it."""
+        """Additional kernels that a GPU runs for it."""
         return ()
 
     def transfer_class(self, sizes: Sizes, mode: str) -> str:
@@ -147,7 +147,7 @@ def operation_kind(name: str, torch_names: str = "", *, variant_of: str = "") ->
 
 
 def unregister(name: str) -> None:
-    """Take a kind out again."""
+    """Remove a kind."""
     for torch_name in _kinds.pop(name).torch_names:
         del _by_torch_name[torch_name]
     _device_kind.cache_clear()

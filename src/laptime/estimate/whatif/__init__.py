@@ -1,7 +1,7 @@
-"""The prediction page's data: one question, one strict-JSON document. What a slider moves is asked anew.
+"""Data of the prediction page: one question, one strict-JSON document.
 
-Every number is what `laptime predict` says of the same network, device, batch and GPUs; only what is imagined
-(`whatif.factors`) is said nowhere else.
+Every number equals that of `laptime predict` for the same network, device, batch and GPUs, except where
+what-if factors (`whatif.factors`) apply.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ Read = Callable[[int, str], Workload]
 def ask(
     workload: Workload, question: Question, *, read: Read | None = None, run: Run | None = None
 ) -> dict[str, Any]:
-    """All that a page shows of a question.
+    """The answer to a question, as the page shows it.
 
     read  a network's workload by batch and precision, read anew for the asked one; else it is rescaled
     run   what it took corrects every prediction; `workload` is then its own
@@ -40,28 +40,28 @@ def ask(
     """
     subject = _subject(workload, question, read)
     common = asked(question, workload, run)
-    found, unknown = _devices(question, common)
-    made, failed = predictions(common, subject, found)
+    devices, unknown = _devices(question, common)
+    made, failed = predictions(common, subject, devices)
     ranked = ordered(question, made)
-    shown = _shown(question, ranked, found, in_order=bool(question.devices) or run is not None)
+    shown = _shown(question, ranked, devices, in_order=bool(question.devices) or run is not None)
     timeline = None
     if shown is not None:
-        timeline = memory_timeline(step_on(common, subject.workload, found[shown]), made[shown])
+        timeline = memory_timeline(step_on(common, subject.workload, devices[shown]), made[shown])
     told: dict[str, Any] = {
         "question": question.document()
         | {"batch": subject.workload.batch, "precision": subject.workload.precision},
         "network": workload.network,
         "mode": workload.mode,
         "shown": shown,
-        **answered(common, subject, found, ranked, shown),
+        **answered(common, subject, devices, ranked, shown),
         "memory_timeline": timeline,
         "baseline": None,
     }
     if question.imagines:
         as_it_is = common.as_it_is()
-        before, _ = predictions(as_it_is, subject, found)
+        before, _ = predictions(as_it_is, subject, devices)
         kept = {name: before[name] for name in ranked if name in before}
-        told["baseline"] = answered(as_it_is, subject, found, kept, shown if shown in kept else None)
+        told["baseline"] = answered(as_it_is, subject, devices, kept, shown if shown in kept else None)
     told["rows"] += [*failed, *unknown]
     document: dict[str, Any] = plain(told)
     return document
@@ -87,17 +87,17 @@ def _subject(workload: Workload, question: Question, read: Read | None) -> Subje
 
 
 def _devices(question: Question, common: Asked) -> tuple[dict[str, Device], list[dict[str, Any]]]:
-    """By their names; of those that nobody knows, rows that say so."""
+    """Devices by name, and error rows for unknown names."""
     own = common.correction.device if common.correction is not None else None
     names: Sequence[str | Device] = question.devices or (*([own] if own is not None else []), *DOZEN)
-    found, failed = {}, []
+    devices, failed = {}, []
     for name in names:
         try:
-            one = device_speed.device(name)
-            found[one.name] = one
+            device = device_speed.device(name)
+            devices[device.name] = device
         except LaptimeError as error:
             failed.append({"device": str(name), "title": None, "error": first_line(error)})
-    return found, failed
+    return devices, failed
 
 
 def _shown(

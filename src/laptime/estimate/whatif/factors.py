@@ -1,4 +1,4 @@
-"""A device that is so many times faster in one respect, and as it is in all others.
+"""What-if factors: a device with faster compute, memory, link or host.
 
 A kernel's time is its roofline and an excess over it, as in `datasheet_transfer`: a new figure moves the
 roofline, more multiprocessors shrink the excess too. That is how the times of one GPU are carried to another
@@ -27,7 +27,7 @@ BY_ITSELF = "host: a CPU has no other host, so its factor changes nothing here"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Factors:
-    """How many times as fast; 1 is as it is."""
+    """Speed-ups; 1 leaves the device unchanged."""
 
     compute: float = 1.0
     bandwidth: float = 1.0
@@ -46,7 +46,9 @@ AS_IT_IS = Factors()
 def imagined(prepared: Prepared, speed: Speed, factors: Factors) -> tuple[Prepared, Speed]:
     """The step and the device as they would be."""
     if factors.host != 1:
-        prepared = replace(prepared, host_us=tuple(one / factors.host for one in prepared.host_us))
+        prepared = replace(
+            prepared, host_us=tuple(launch_us / factors.host for launch_us in prepared.host_us)
+        )
         handed = {
             key: (fixed / factors.host, each / factors.host)
             for key, (fixed, each) in speed.calibration.host_us.items()
@@ -68,7 +70,7 @@ def exchanged(alone: Prediction, step: TimedStep, device: Device, gpus: int, lin
         return alone
     # A byte over a link twice as fast costs what half a byte costs over this one; so do buckets of them.
     before = alone_from_step(step)
-    backward = tuple(replace(one, bytes=one.bytes / link) for one in before.backward)
+    backward = tuple(replace(gradient, bytes=gradient.bytes / link) for gradient in before.backward)
     habits = replace(DDP, bucket_bytes=DDP.bucket_bytes / link)
     return together(alone, scale(replace(before, backward=backward), device, gpus, habits))
 
@@ -110,7 +112,7 @@ def _of_calibrated(prepared: Prepared, speed: Speed, factors: Factors) -> tuple[
 
 
 def _bounds(calibration: Calibration, prepared: Prepared) -> NDArray[np.float64]:
-    return np.array([calibration.bound_us(one) for one in prepared.works])
+    return np.array([calibration.bound_us(work) for work in prepared.works])
 
 
 def _device(device: Device, factors: Factors) -> Device:

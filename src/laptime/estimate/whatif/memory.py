@@ -25,21 +25,23 @@ def memory_timeline(timed: DeviceStep, made: Prediction) -> dict[str, Any] | Non
     Where a run corrects a layer's time its moments are as much longer. Points lie where operations begin.
     """
     workload = timed.prepared.workload
-    if not any(one.alive for one in workload.operations):
+    if not any(operation.alive for operation in workload.operations):
         return None
     stretched = _stretched(timed.prediction, made)
     begins, at = [], 0.0
-    for one in timed.step.operations:
+    for timed_operation in timed.step.operations:
         begins.append(at)
-        at += one.span_s * stretched.get((one.operation.layer, one.operation.phase), 1.0)
+        at += timed_operation.span_s * stretched.get(
+            (timed_operation.operation.layer, timed_operation.operation.phase), 1.0
+        )
     sizes = _bytes(timed)
     kept = _thinned(sizes)
     operations = [timed.step.operations[place].operation for place in kept]
     return {
         "seconds": [begins[place] for place in kept],
         "bytes": [sizes[place] for place in kept],
-        "phase": [one.account.value for one in operations],
-        "layer": [one.layer for one in operations],
+        "phase": [operation.account.value for operation in operations],
+        "layer": [operation.layer for operation in operations],
         "end_s": at,
         "static_bytes": workload.memory.static + workload.memory.inputs + _library(timed),
     }
@@ -53,11 +55,11 @@ def _bytes(timed: DeviceStep) -> list[int]:
     gradients = memory.gradients * (1 + temporaries(workload))
     on_cpu = timed.speed.device.kind == "cpu"
     spaces = iter([0.0] * len(timed.prepared.kernels) if on_cpu else workspaces(timed).tolist())
-    found = [always]  # the host between steps: gradients are gone
-    for one in timed.step.operations[1:]:
-        update = one.operation.phase is Phase.UPDATE
-        found.append(always + (gradients if update else one.operation.alive + int(next(spaces))))
-    return found
+    sizes = [always]  # the host between steps: gradients are gone
+    for timed_operation in timed.step.operations[1:]:
+        update = timed_operation.operation.phase is Phase.UPDATE
+        sizes.append(always + (gradients if update else timed_operation.operation.alive + int(next(spaces))))
+    return sizes
 
 
 def _library(timed: DeviceStep) -> int:
@@ -75,12 +77,12 @@ def _thinned(sizes: list[int]) -> list[int]:
 def _stretched(plain: Prediction, made: Prediction) -> dict[tuple[str, Phase], float]:
     if plain.layer_times == made.layer_times:
         return {}
-    found: dict[tuple[str, Phase], float] = {}
+    factors: dict[tuple[str, Phase], float] = {}
     for before, after in zip(plain.layers(), made.layers(), strict=True):
         for phase in Phase:
             old, new = _of(before, phase), _of(after, phase)
-            found[before.layer, phase] = new / old if old else 1.0
-    return found
+            factors[before.layer, phase] = new / old if old else 1.0
+    return factors
 
 
 def _of(layer: LayerSeconds, phase: Phase) -> float:
@@ -108,13 +110,13 @@ def largest_batch(needs: Mapping[int, float], limit: float | None) -> int | None
 
 def around(needs: dict[int, float], limits: list[float], need: Callable[[int], float]) -> dict[int, float]:
     """`needs` of two batches or more, with as many others that every limit lies between two of them."""
-    found = dict(sorted(needs.items()))
-    if limits and min(limits) < min(found.values()) and 1 not in found:
-        found[1] = need(1)
-    while limits and (top := max(found)) < MOST and found[top] <= max(limits):
-        below = max(batch for batch in found if batch < top)
-        slope = (found[top] - found[below]) / (top - below)
-        guess = top + (max(limits) - found[top]) / slope if slope > 0 else MOST
+    known = dict(sorted(needs.items()))
+    if limits and min(limits) < min(known.values()) and 1 not in known:
+        known[1] = need(1)
+    while limits and (top := max(known)) < MOST and known[top] <= max(limits):
+        below = max(batch for batch in known if batch < top)
+        slope = (known[top] - known[below]) / (top - below)
+        guess = top + (max(limits) - known[top]) / slope if slope > 0 else MOST
         wanted = 2 ** math.ceil(math.log2(max(2.0 * top, min(guess, MOST))))
-        found[min(wanted, MOST)] = need(min(wanted, MOST))
-    return found
+        known[min(wanted, MOST)] = need(min(wanted, MOST))
+    return known

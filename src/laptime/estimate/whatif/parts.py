@@ -31,7 +31,7 @@ class Subject:
     """A network at the asked batch, and what other batches are made from."""
 
     workload: Workload
-    base: Workload | None  # None: of one sample nothing can be made
+    base: Workload | None  # None: a batch of one sample cannot be rescaled
 
     def at(self, batch: int) -> Workload:
         """At any batch."""
@@ -48,13 +48,13 @@ class Subject:
             return [self.workload.batch]
         middle = round(math.log2(self.workload.batch))
         powers = {2**power for power in range(max(0, middle - DOUBLINGS), middle + DOUBLINGS + 1)}
-        return sorted(one for one in powers | {self.workload.batch} if one <= MOST)
+        return sorted(batch for batch in powers | {self.workload.batch} if batch <= MOST)
 
 
 def predictions(
     common: Asked, subject: Subject, found: Mapping[str, Device]
 ) -> tuple[dict[str, Prediction], list[dict[str, Any]]]:
-    """Of each device that can be predicted; of the others, rows that say why not."""
+    """Predictions by device, and error rows for the devices that failed."""
     made: dict[str, Prediction] = {}
     failed = []
     for name, device in found.items():
@@ -71,13 +71,13 @@ def ordered(question: Question, made: Mapping[str, Prediction]) -> dict[str, Pre
     by_cost = (question.sort or ("cost" if whole else "time")) == "cost"
 
     def place(name: str) -> tuple[float | str, ...]:
-        one = made[name]
-        cost = one.dollars
+        prediction = made[name]
+        cost = prediction.dollars
         if cost is None:
-            price = one.price_per_hour
-            cost = math.inf if price is None else price * one.gpus / one.samples_per_s
-        cost, time = as_shown(cost), as_shown(1 / one.samples_per_s)
-        return (float(one.fits is False), *((cost, time) if by_cost else (time, cost)), name)
+            price = prediction.price_per_hour
+            cost = math.inf if price is None else price * prediction.gpus / prediction.samples_per_s
+        cost, time = as_shown(cost), as_shown(1 / prediction.samples_per_s)
+        return (float(prediction.fits is False), *((cost, time) if by_cost else (time, cost)), name)
 
     return {name: made[name] for name in sorted(made, key=place)}
 
@@ -92,7 +92,7 @@ def answered(
     """Rows in the order of `made`; layers, curves and data flow of the device that is shown."""
     largest = _largest(common.as_it_is(), subject, {name: found[name] for name in made}, shown)
     told: dict[str, Any] = {
-        "rows": [_row(one, found[name], largest.get(name)) for name, one in made.items()],
+        "rows": [_row(prediction, found[name], largest.get(name)) for name, prediction in made.items()],
         "layers": [],
         "by_batch": [],
         "by_gpus": [],
@@ -168,14 +168,16 @@ def _layers(one: Prediction) -> list[dict[str, Any]]:
 def _largest(
     common: Asked, subject: Subject, found: Mapping[str, Device], shown: str | None
 ) -> dict[str, int | None]:
-    """By device. GPUs that lean on one calibration need the same memory, so one of them stands for all."""
+    """Largest batch by device. GPUs with the same calibration need the same memory, so one is evaluated."""
     groups: dict[tuple[int, str], list[Device]] = {}
-    for name in sorted(found, key=lambda name: name != shown):  # whose steps a curve needs anyway
+    for name in sorted(
+        found, key=lambda name: name != shown
+    ):  # the shown device first: its steps are cached for the curve
         device = found[name]
         groups.setdefault((id(speed_of(device).calibration), device.kind), []).append(device)
     largest: dict[str, int | None] = {}
     for group in groups.values():
-        limits = [one.memory_bytes for one in group if one.memory_bytes is not None]
+        limits = [member.memory_bytes for member in group if member.memory_bytes is not None]
         needs: dict[int, float] = {}
         if limits and subject.base is not None:
 
@@ -183,5 +185,5 @@ def _largest(
                 return step_on(common, subject.at(batch), first).prediction.reserved_memory_bytes
 
             needs = around({batch: need(batch) for batch in subject.batches}, limits, need)
-        largest |= {one.name: largest_batch(needs, one.memory_bytes) for one in group}
+        largest |= {member.name: largest_batch(needs, member.memory_bytes) for member in group}
     return largest

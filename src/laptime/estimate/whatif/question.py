@@ -76,15 +76,15 @@ class Question:
         _one_of("sort", self.sort, SORTS)
         if len(self.devices) > MOST_DEVICES:
             raise PredictionError(f"devices has {len(self.devices)} names; give {MOST_DEVICES} at most")
-        for one in (*self.devices, *([] if self.shown is None else [self.shown])):
-            _named(one)
+        for device in (*self.devices, *([] if self.shown is None else [self.shown])):
+            _named(device)
         if self.epochs is not None and self.samples is None:
             raise PredictionError("epochs is given without samples; give the samples of an epoch too")
 
     @classmethod
     def of(cls, query: Mapping[str, str]) -> Question:
         """From the flat text of a URL's query; what is empty counts as not given."""
-        known = [one.name for one in fields(cls)]
+        known = [option.name for option in fields(cls)]
         given: dict[str, Any] = {}
         for name, text in query.items():
             if name not in known:
@@ -107,7 +107,7 @@ class Question:
         return asdict(self) | {"devices": list(self.devices)}
 
 
-_DEFAULTS_NONE = {one.name: one.default is None for one in fields(Question)}
+_DEFAULTS_NONE = {option.name: option.default is None for option in fields(Question)}
 
 
 def _read(name: str, text: str) -> Any:

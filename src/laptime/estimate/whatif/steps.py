@@ -1,4 +1,4 @@
-"""Predicted steps for a page that asks again and again: what a slider does not move is kept.
+"""Cached predicted steps for the prediction page.
 
 A step takes 20 to 60 ms to prepare (the trees of a calibration), and one or two for each device. Kept are the
 last few workloads, prepared steps and timed ones, by identity: a caller that hands the same objects in gets
@@ -32,7 +32,7 @@ _T = TypeVar("_T")
 
 
 class Same(Generic[_T]):
-    """A value that equals nothing but itself, so that what cannot be hashed can be kept by."""
+    """Wraps a value to be compared and hashed by identity, as a cache key."""
 
     __slots__ = ("value",)
 

@@ -1,4 +1,4 @@
-"""A predicted step as a question wants it: on several GPUs, corrected by a run, fed with data, priced."""
+"""The prediction for a question: several GPUs, run correction, data loading, price."""
 
 from __future__ import annotations
 
@@ -86,10 +86,10 @@ def _computed(asked: Asked, workload: Workload, device: Device, gpus: int) -> Pr
     several = gpus > 1 and (device.kind == "cpu" or workload.mode != "training")
     if several or not workload.operations:
         predict_all(workload, [device], gpus=gpus)  # which says why not
-    found = step_on(asked, workload, device)
-    made = exchanged(found.prediction, found.step, device, gpus, asked.factors.link)
+    timed_step = step_on(asked, workload, device)
+    made = exchanged(timed_step.prediction, timed_step.step, device, gpus, asked.factors.link)
     if asked.correction is not None:
         pieces = (CPU_PIECES,) if asked.on_cpu and device.kind == "gpu" else ()
         made = replace(made, notes=(*made.notes, *pieces))
-        made = refined(found.prediction, made, device, asked.correction, host=asked.factors.host)
+        made = refined(timed_step.prediction, made, device, asked.correction, host=asked.factors.host)
     return said(made, device, asked.factors)
