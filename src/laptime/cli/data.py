@@ -99,8 +99,8 @@ def _say_refused(refused: Sequence[Refused]) -> None:
     from laptime.files.text import one_line
 
     reasons: dict[str, list[str]] = {}
-    for one in refused:
-        reasons.setdefault(one.reason, []).append(one.name)
+    for refusal in refused:
+        reasons.setdefault(refusal.reason, []).append(refusal.name)
     for reason, names in list(reasons.items())[:_SHOWN]:
         more = f" and {len(names) - 1} more" if len(names) > 1 else ""
         say(f"laptime: refused {one_line(names[0])!r}{more}: {one_line(reason)}")

@@ -106,13 +106,13 @@ def stacked(parts: Mapping[str, float], whole: float, width: int) -> list[tuple[
     total = sum(parts.values())
     if not whole or total <= 0:
         return []
-    done, end, found = 0.0, 0, []
+    done, end, fills = 0.0, 0, []
     for part, value in parts.items():
         done += max(0.0, value)
         reach = round(min(1.0, done / whole) * width)
-        found.append((part, FILLS[part] * (reach - end)))
+        fills.append((part, FILLS[part] * (reach - end)))
         end = reach
-    return found if end else [(max(parts, key=lambda part: parts[part]), THIN)]
+    return fills if end else [(max(parts, key=lambda part: parts[part]), THIN)]
 
 
 def in_ascii(text: str) -> str:

@@ -85,4 +85,6 @@ def _seconds(layer: LayerSeconds, sort: str) -> float:
 def _natural(name: str) -> list[tuple[bool, int, str]]:
     """`layer2` before `layer10`."""
     parts = [part for part in re.split(r"([0-9]+)", name) if part]
-    return [(False, int(one), "") if one[0] in "0123456789" else (True, 0, one.casefold()) for one in parts]
+    return [
+        (False, int(part), "") if part[0] in "0123456789" else (True, 0, part.casefold()) for part in parts
+    ]

@@ -169,7 +169,7 @@ def _status_notes(run: Run) -> list[str]:
 
 def _unit(run: Run) -> str:
     """What time is charged to: a trace that names no layers has operators in their place."""
-    return "operator" if run.network and all(one.kind == "operator" for one in run.network) else "layer"
+    return "operator" if run.network and all(layer.kind == "operator" for layer in run.network) else "layer"
 
 
 def _lost(run: Run) -> dict[str, str]:
@@ -193,16 +193,20 @@ def _repeated(run: Run) -> list[str]:
 
 def _exchanged(run: Run) -> list[str]:
     """What the ranks of a training sent each other, and how much of that nothing else was done meanwhile."""
-    found = run.summary.get("communication")
-    if not isinstance(found, Mapping) or not found:
+    communication = run.summary.get("communication")
+    if not isinstance(communication, Mapping) or not communication:
         return []
-    each = [one for one in found.values() if isinstance(one, Mapping) and one.get("seconds") is not None]
+    each = [
+        rank_totals
+        for rank_totals in communication.values()
+        if isinstance(rank_totals, Mapping) and rank_totals.get("seconds") is not None
+    ]
     if not each:
         return []
     keys = ("bytes", "exposed_s", "overlapped_s")
-    if not all(formed(one.get(key), float) is not None for one in each for key in keys):
+    if not all(formed(rank_totals.get(key), float) is not None for rank_totals in each for key in keys):
         return []
-    size, exposed, overlapped = (sum(one[key] for one in each) / len(each) for key in keys)
+    size, exposed, overlapped = (sum(rank_totals[key] for rank_totals in each) / len(each) for key in keys)
     times = f"{exposed:.3g} s exposed, {overlapped:.3g} s overlapped with the backward pass"
     return [f"each rank exchanged {mebibytes(size)} MiB of gradients: {times}"]
 

@@ -82,8 +82,8 @@ def _finite_mean(values: Samples) -> float | None:
 def shorter(values: Line, most: int) -> list[float | None]:
     """At most `most` numbers: the medians of neighbours; none where none of them is known."""
     places = np.array_split(np.arange(len(values)), min(most, len(values))) if values else []
-    known = [[value for at in one if (value := values[at]) is not None] for one in places]
-    return [float(np.median(one)) if one else None for one in known]
+    known = [[value for at in group if (value := values[at]) is not None] for group in places]
+    return [float(np.median(group)) if group else None for group in known]
 
 
 def blocks(values: Line, *, least_range: float = 0.0) -> str:
@@ -107,5 +107,5 @@ def step_blocks(medians: Sequence[float], most: int) -> str:
     if not medians:
         return ""
     middle = float(np.median(medians))
-    cut = [min(one, _HIGHEST * middle) for one in medians]
+    cut = [min(median, _HIGHEST * middle) for median in medians]
     return blocks(shorter(cut, most), least_range=2 * _FLAT * middle)

@@ -97,9 +97,9 @@ class _Groups:
 
     def spread_out(self, of_groups: Column) -> Column:
         """A number of each group, for each of its rows as they were given."""
-        found = np.empty(len(self._order), dtype=of_groups.dtype)
-        found[self._order] = np.repeat(of_groups, self.counts)
-        return found
+        of_rows = np.empty(len(self._order), dtype=of_groups.dtype)
+        of_rows[self._order] = np.repeat(of_groups, self.counts)
+        return of_rows
 
 
 def _place(steps: Column, bins: int) -> tuple[Whole, int]:
@@ -193,7 +193,7 @@ def _layers(layers: SelectedLayers, between: Column) -> tuple[Rows, Rows]:
 
     def owners(lanes: Whole) -> Rows:
         names = list(layers.rows.owners)
-        pairs = [names[int(one) % len(names)] for one in lanes]
+        pairs = [names[int(index) % len(names)] for index in lanes]
         return {
             "rank": lanes // max(1, len(names)),
             "layer": np.array([layer for layer, _ in pairs], dtype=object),
@@ -214,7 +214,7 @@ def _learning(stages: Mapping[Stage, SelectedSteps], between: Column) -> Rows:
     """Ranks log the same training, so the lowest speaks for all."""
     since = _attempt_starts([steps.every for steps in stages.values()])
     lowest = min((int(steps.every["rank"].min()) for steps in stages.values() if steps.every.rows), default=0)
-    found = []
+    stage_rows = []
     for stage, steps in stages.items():
         rows = steps.every.where(np.asarray(steps.every["rank"] == lowest))
         place = _place(rows["step"], BINS)[0] if stage is Stage.TRAIN else rows["epoch"].astype(np.int64)
@@ -225,7 +225,7 @@ def _learning(stages: Mapping[Stage, SelectedSteps], between: Column) -> Rows:
         middles = numbers.quantile(0.5)
         # Of a validation a point stands for an epoch, and the line leads from one to the next.
         gaps = _after_gap(numbers.keys, middles, between if stage is Stage.TRAIN else between[:0])
-        found.append(
+        stage_rows.append(
             {
                 "stage": np.full(len(numbers.keys), stage.value, dtype=object),
                 "bin": numbers.keys,
@@ -240,14 +240,14 @@ def _learning(stages: Mapping[Stage, SelectedSteps], between: Column) -> Rows:
                 "count": numbers.counts,
             }
         )
-    return _joined(found)
+    return _joined(stage_rows)
 
 
 def _attempt_starts(tables: list[Columns]) -> dict[int, float]:
     """When each attempt began: it follows where the one before ended, whether its clock goes on or not."""
     starts: dict[int, float] = {}
     ended = before = 0.0
-    for attempt in sorted({int(one) for every in tables for one in np.unique(every["attempt"])}):
+    for attempt in sorted({int(number) for every in tables for number in np.unique(every["attempt"])}):
         here = [every.where(np.asarray(every["attempt"] == attempt)) for every in tables]
         began = min(float(rows["start_s"].min()) for rows in here if rows.rows)
         before += max(0.0, ended - began)

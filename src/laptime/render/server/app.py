@@ -233,14 +233,14 @@ def everything(_: Request) -> Response:
 
 def static(request: Request) -> Response:
     """A style or a script, by its whole address."""
-    found = assets.served().get(request.scope["path"])
-    if found is None:
+    asset = assets.served().get(request.scope["path"])
+    if asset is None:
         raise HTTPException(404)
     headers = {"Cache-Control": _FOREVER, "Vary": "Accept-Encoding"}
     if "gzip" in request.headers.get("accept-encoding", ""):
         headers["Content-Encoding"] = "gzip"
-        return Response(found.packed, media_type=found.kind, headers=headers)
-    return Response(found.body, media_type=found.kind, headers=headers)
+        return Response(asset.packed, media_type=asset.kind, headers=headers)
+    return Response(asset.body, media_type=asset.kind, headers=headers)
 
 
 async def healthy(_: Request) -> Response:

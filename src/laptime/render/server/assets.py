@@ -29,16 +29,16 @@ class Asset:
 @cache
 def assets() -> Mapping[str, Asset]:
     """Every style and script, by name."""
-    found = {name: _asset(name, static(name), "text/javascript") for name in _SCRIPTS}
-    found |= {name: _asset(name, static(name), "text/css") for name in _STYLES}
-    found[PLOTLY] = _asset(PLOTLY, plotly(), "text/javascript")
-    return MappingProxyType(found)
+    by_name = {name: _asset(name, static(name), "text/javascript") for name in _SCRIPTS}
+    by_name |= {name: _asset(name, static(name), "text/css") for name in _STYLES}
+    by_name[PLOTLY] = _asset(PLOTLY, plotly(), "text/javascript")
+    return MappingProxyType(by_name)
 
 
 @cache
 def served() -> Mapping[str, Asset]:
     """The same by address, which is all that a request is compared with."""
-    return MappingProxyType({one.address: one for one in assets().values()})
+    return MappingProxyType({asset.address: asset for asset in assets().values()})
 
 
 @cache

@@ -133,9 +133,9 @@ def choices(rows: Sequence[Row]) -> dict[str, list[str]]:
 def chosen(rows: Sequence[Row], wanted: ListRequest) -> list[Row]:
     """The wanted ones in their order."""
     key = SORTS[wanted.sort]
-    found = sorted((row for row in rows if wanted.has(row)), key=lambda row: row.name.lower())
-    known = [row for row in found if key(row) not in (None, "")]
-    unknown = [row for row in found if key(row) in (None, "")]
+    matching = sorted((row for row in rows if wanted.has(row)), key=lambda row: row.name.lower())
+    known = [row for row in matching if key(row) not in (None, "")]
+    unknown = [row for row in matching if key(row) in (None, "")]
     return [*sorted(known, key=key, reverse=wanted.order == "desc"), *unknown]
 
 
@@ -147,13 +147,13 @@ class Listing:
 
     def rows(self, entries: Sequence[RunEntry]) -> list[Row]:
         """A line for each run."""
-        found = {}
+        by_key = {}
         for entry in entries:
             run = entry.run()
             key = (entry.name, entry.seal, run.status if run is not None else DAMAGED)
-            found[key] = self._kept.get(key) or _row_of(entry, run)
-        self._kept = found
-        return list(found.values())
+            by_key[key] = self._kept.get(key) or _row_of(entry, run)
+        self._kept = by_key
+        return list(by_key.values())
 
 
 def _row_of(entry: RunEntry, run: Run | None) -> Row:
@@ -209,9 +209,9 @@ def network_of(config: Mapping[str, Any]) -> str:
         network = network.get("name")
     script = config.get("script")
     script = PurePath(script).name if isinstance(script, str) else None
-    for found in (network, config.get("target"), script, config.get("name")):
-        if isinstance(found, str) and found:
-            return one_line(found)
+    for candidate in (network, config.get("target"), script, config.get("name")):
+        if isinstance(candidate, str) and candidate:
+            return one_line(candidate)
     collected = _mapping(config.get("collected")).get("source")
     return f"from a {one_line(collected)}" if isinstance(collected, str) else ""
 

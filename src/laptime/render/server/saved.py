@@ -33,7 +33,7 @@ class Saved:
 
     def files(self) -> dict[str, Path]:
         """Every one by name. The workloads inside runs are not among them: the runs stand for them."""
-        found = {}
+        paths = {}
         with self._lock:
             before, self._looked_at = self._looked_at, {}  # what is gone is forgotten
             for directory, folders, names in os.walk(self.folder):
@@ -44,9 +44,9 @@ class Saved:
                 for name in sorted(names):
                     path = Path(directory, name)
                     if name.endswith(".json") and not name.startswith(".") and self._holds(path, before):
-                        found[text_of(path.relative_to(self.folder).as_posix())] = path
-            self._found = found
-        return found
+                        paths[text_of(path.relative_to(self.folder).as_posix())] = path
+            self._found = paths
+        return paths
 
     def load(self, name: str) -> Workload | None:
         """The workload of that name, the same object until its file changes; None where there is none."""

@@ -49,8 +49,8 @@ class Figure:
             ],
             "layout": {**self.layout, **first, "height": self.height},
             "choices": [
-                {"name": one.name, "shows": list(one.shows), "layout": dict(one.layout)}
-                for one in self.choices
+                {"name": choice.name, "shows": list(choice.shows), "layout": dict(choice.layout)}
+                for choice in self.choices
             ],
             "asks": self.asks,
         }
@@ -81,12 +81,12 @@ def _letters(text: str) -> str:
 def apart(names: Sequence[str]) -> list[str]:
     """Names for an axis or a legend; two that became equal by being shortened are kept apart."""
     seen: dict[str, int] = {}
-    found = []
+    labels = []
     for name in names:
         text = short(name)
         seen[text] = seen.get(text, 0) + 1
-        found.append(text if seen[text] == 1 else f"{text} ({seen[text]})")
-    return found
+        labels.append(text if seen[text] == 1 else f"{text} ({seen[text]})")
+    return labels
 
 
 def milliseconds(values: Any) -> list[float | None]:

@@ -79,8 +79,8 @@ def forward_against_backward(layers: Sequence[LayerSummary], unit: str) -> Figur
     shown = [layer for layer in both if layer.layer in largest]
     traces = []
     for phase in (Phase.FORWARD, Phase.BACKWARD):
-        times = [found for layer in shown if (found := layer.phase(phase))]
-        medians = np.array([found.median for found in times])
+        times = [summary for layer in shown if (summary := layer.phase(phase))]
+        medians = np.array([summary.median for summary in times])
         traces.append(
             {
                 "type": "bar",
@@ -90,8 +90,8 @@ def forward_against_backward(layers: Sequence[LayerSummary], unit: str) -> Figur
                 "error_y": {
                     "type": "data",
                     "symmetric": False,
-                    "array": milliseconds(np.array([found.q3 for found in times]) - medians),
-                    "arrayminus": milliseconds(medians - np.array([found.q1 for found in times])),
+                    "array": milliseconds(np.array([summary.q3 for summary in times]) - medians),
+                    "arrayminus": milliseconds(medians - np.array([summary.q1 for summary in times])),
                     "thickness": 1,
                     "width": 2,
                 },

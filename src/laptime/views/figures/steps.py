@@ -267,7 +267,7 @@ def percentage_error(digest: Digest) -> Figure | None:
 
 def _charged(rows: Rows) -> tuple[Any, Any]:
     """Seconds in the accounts that layers and the loss compute in, and seconds in any account."""
-    compute = np.sum([np.nan_to_num(rows[one.column]) for one in COMPUTE], axis=0)
+    compute = np.sum([np.nan_to_num(rows[account.column]) for account in COMPUTE], axis=0)
     if not np.isnan(rows["idle_s"]).all():  # on traced steps idle time was taken out of the phases
         compute = compute + np.nan_to_num(rows["idle_s"])
     return compute, rows["mean_s"] - rows["unexplained_s"]

@@ -88,9 +88,9 @@ def _outside(one: OneStep) -> str:
 
 
 def _told(one: OneStep) -> str:
-    if not (found := _outside(one)):
+    if not (outside := _outside(one)):
         return ""
-    return f" Outside the layers: {found}; how long these took is known, where in the gaps each was is not."
+    return f" Outside the layers: {outside}; how long these took is known, where in the gaps each was is not."
 
 
 def _gaps(one: OneStep) -> list[_Bar]:
@@ -151,12 +151,12 @@ def _round(value: float) -> float:
 
 def _depths(kernels: Sequence[KernelTime]) -> list[tuple[KernelTime, int]]:
     """How many others of its stream each one is inside of: an operator calls operators."""
-    found = []
+    depths = []
     open_until: dict[int, list[float]] = {}
     for kernel in sorted(kernels, key=lambda kernel: (kernel.start_s, -kernel.seconds)):
         ends = open_until.setdefault(kernel.stream, [])
         while ends and ends[-1] <= kernel.start_s + _DUST:
             ends.pop()
-        found.append((kernel, len(ends)))
+        depths.append((kernel, len(ends)))
         ends.append(kernel.start_s + kernel.seconds)
-    return found
+    return depths

@@ -87,15 +87,15 @@ def _joined(
     for node in seconds:
         if node:
             children.setdefault(node[:-1], []).append(node)
-    found: dict[tuple[str, ...], tuple[str, ...]] = {(): ()}
+    parents: dict[tuple[str, ...], tuple[str, ...]] = {(): ()}
 
     def add(node: tuple[str, ...], parent: tuple[str, ...]) -> None:
         while len(children.get(node, ())) == 1 and node not in own:
             node = children[node][0]
-        found[node] = parent
+        parents[node] = parent
         for child in children.get(node, ()):
             add(child, node)
 
     for child in children[()]:
         add(child, ())
-    return found
+    return parents
