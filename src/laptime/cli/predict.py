@@ -129,7 +129,7 @@ def _check_training(
 
 
 def _check_gpus(counts: Sequence[int], gpus_per_link: int | None) -> None:
-    """As many as one node has, and no more of them at a link."""
+    """Check that the GPUs fit one node and its links."""
     from laptime.estimate.predict import MOST_GPUS
 
     if max(counts) > MOST_GPUS:
@@ -230,7 +230,7 @@ def _feed(
 
 
 def _devices(asked: Sequence[str] | None, choosing: bool, counts: Sequence[int]) -> list[Device]:
-    """Those that were named; or all, as far as they can do what is asked."""
+    """The named devices; or all that have a price or a link where the question needs it."""
     from laptime import hardware
 
     names = [part for text in asked or () for part in _names(text)]
@@ -250,7 +250,7 @@ def _devices(asked: Sequence[str] | None, choosing: bool, counts: Sequence[int])
 
 
 def _names(text: str) -> list[str]:
-    """`t4,a100` as two; a file's name may have a comma in it."""
+    """`t4,a100` as two names; a file name may contain a comma."""
     if Path(text).is_file():
         return [text]
     return [part.strip() for part in text.split(",") if part.strip()] or [text]
@@ -272,7 +272,7 @@ def _predicted(
 
 
 def _priced(made: Prediction, device: Device) -> Prediction:
-    """With the catalog's price where none was given."""
+    """The prediction with the catalog's price where none was given."""
     from dataclasses import replace
 
     from laptime import hardware

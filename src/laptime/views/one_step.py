@@ -26,7 +26,7 @@ class OneStep:
 
 
 def typical_step(run: Run) -> OneStep | None:
-    """The traced step nearest to their median; else one with layer times; None where there is neither."""
+    """The traced step nearest to the median of traced steps, else a step with layer times, else None."""
     for stage in Stage:
         steps = run.selected(stage)
         every = steps.every

@@ -162,7 +162,7 @@ class _LayerColumns:
         ]
 
     def _summed(self, column: Column, read: Callable[[LayerSummary], float]) -> tuple[Column, Cells]:
-        """Seconds that the rest has together."""
+        """A column of seconds; the last cell is the sum over the rest."""
         cells = [self._milliseconds(read(layer)) for layer in self._shown]
         return self._column(column, cells, self._milliseconds(sum(map(read, self._rest))))
 
@@ -191,7 +191,7 @@ class _LayerColumns:
         *,
         words: bool = False,
     ) -> list[tuple[Column, Cells]]:
-        """Something that not every layer has; no column where none has it."""
+        """A column of an optional value; none where no layer has it."""
         values = [read(layer) for layer in self._shown]
         if not any(value is not None for value in values):
             return []

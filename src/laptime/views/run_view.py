@@ -115,7 +115,7 @@ class RunView:
 
     @property
     def main(self) -> StageView | None:
-        """The stage that most is said about."""
+        """The main stage: training where it has steps, else validation."""
         return self.train or self.validation
 
     @property
@@ -173,7 +173,7 @@ def _unit(run: Run) -> str:
 
 
 def _lost(run: Run) -> dict[str, str]:
-    """Tables that the summary tells of and whose folder no longer has a row; what was in each."""
+    """Tables that have rows by the summary but none on disk, and what each held."""
     steps = run.summary.get("steps")
     counted = sum(steps.get(stage) or 0 for stage in Stage) if steps else 0
     told = {"steps": f"{counted} steps were"} if counted else {}
@@ -192,7 +192,7 @@ def _repeated(run: Run) -> list[str]:
 
 
 def _exchanged(run: Run) -> list[str]:
-    """What the ranks of a training sent each other, and how much of that nothing else was done meanwhile."""
+    """Gradient exchange per rank: its size, and its exposed and overlapped time."""
     communication = run.summary.get("communication")
     if not isinstance(communication, Mapping) or not communication:
         return []

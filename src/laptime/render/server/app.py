@@ -227,7 +227,7 @@ def _comparison(entries: Sequence[RunEntry], names: Sequence[str]) -> bytes:
 
 
 def everything(_: Request) -> Response:
-    """Whoever cuts a run off its address finds the list."""
+    """`/runs/` without a run redirects to the list."""
     return RedirectResponse("/")
 
 
@@ -249,7 +249,7 @@ async def healthy(_: Request) -> Response:
 
 
 def _held(request: Request) -> frozenset[str]:
-    """The states of the page that the browser holds already."""
+    """The ETags that the browser has cached."""
     held = request.headers.get("if-none-match", "")
     return frozenset(seal.strip().removeprefix("W/") for seal in held.split(","))
 
@@ -277,7 +277,7 @@ def _refused(_: Request, error: Exception) -> Response:
 
 
 def _broken(_: Request, error: Exception) -> Response:
-    """A mistake of ours: what happened goes to standard error, not into the page."""
+    """An internal error: the traceback goes to standard error, not into the page."""
     return told(500, "A mistake of laptime", _mistake(error))
 
 

@@ -37,18 +37,18 @@ def assets() -> Mapping[str, Asset]:
 
 @cache
 def served() -> Mapping[str, Asset]:
-    """The same by address, which is all that a request is compared with."""
+    """Every style and script by address: a request is looked up here, never joined to a path."""
     return MappingProxyType({asset.address: asset for asset in assets().values()})
 
 
 @cache
 def edition() -> str:
-    """Changes with any style or script: a page of another edition is no longer what it was."""
+    """A hash over all styles and scripts; cached pages of another edition are invalid."""
     return hashlib.sha256("".join(sorted(served())).encode()).hexdigest()[:8]
 
 
 def address(name: str) -> str:
-    """Where a page finds it."""
+    """The address of an asset in a page."""
     return assets()[name].address
 
 

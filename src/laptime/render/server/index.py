@@ -32,12 +32,12 @@ class RunEntry:
     reason: str = ""
 
     def run(self) -> Run | None:
-        """As its `run.json` tells: none of its tables is looked at. Anew, for who still runs may end."""
+        """The run, without reading its tables. Created at each call, since its status may change."""
         return None if self.document is None else Run(self.path, self.document)
 
 
 class Index:
-    """The runs below a folder, found anew at every request."""
+    """The runs below a folder, searched at every request."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -49,7 +49,7 @@ class Index:
         self._itself = [place for place in places if place.startswith("/")]
 
     def below(self, text: str) -> str:
-        """A message with names below the folder: where that lies on this machine is no reader's business."""
+        """A message with paths relative to the folder, so that it does not reveal where the folder is."""
         text = self._places.sub("", text)
         for itself in self._itself:
             text = text.replace(itself, one_line(self.folder.resolve().name))

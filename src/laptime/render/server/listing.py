@@ -95,7 +95,7 @@ class ListRequest:
         return "/?" + urlencode({key: value for key, value in (given | other).items() if value})
 
     def turned(self, sort: str) -> str:
-        """Where a column's head leads: sorted by it, or the other way round."""
+        """The link of a column's head: sort by it, or reverse the order."""
         other = {"asc": "desc", "desc": "asc"}[self.order] if sort == self.sort else _first_order(sort)
         return self.address(sort=sort, order=other)
 
@@ -131,7 +131,7 @@ def choices(rows: Sequence[Row]) -> dict[str, list[str]]:
 
 
 def chosen(rows: Sequence[Row], wanted: ListRequest) -> list[Row]:
-    """The wanted ones in their order."""
+    """The rows that match, in the requested order; rows without the sort key come last."""
     key = SORTS[wanted.sort]
     matching = sorted((row for row in rows if wanted.has(row)), key=lambda row: row.name.lower())
     known = [row for row in matching if key(row) not in (None, "")]
@@ -198,12 +198,12 @@ def created_s(run: Run) -> float:
 
 
 def predictable(run: Run) -> bool:
-    """Whether what its step asks of a machine was kept."""
+    """Whether the workload of a step was read and stored."""
     return _mapping(run.summary.get("workload")).get("read") is True
 
 
 def network_of(config: Mapping[str, Any]) -> str:
-    """What a configuration calls the network, or itself."""
+    """The name of the network in a configuration, else of its target, script or run."""
     network = config.get("network")
     if isinstance(network, Mapping):
         network = network.get("name")

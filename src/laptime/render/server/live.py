@@ -64,7 +64,7 @@ class Kept:
 
 
 def tag(kind: str, entries: Sequence[RunEntry]) -> str:
-    """Changes with whatever a page shows of these runs; made without reading a row."""
+    """An ETag that changes with anything a page shows of these runs; reads no rows."""
     seen: list[object] = [kind, assets.edition()]
     for entry in entries:
         run = entry.run()

@@ -21,7 +21,7 @@ _KEPT = 4000
 
 
 class Results:
-    """By run, kept until it changes."""
+    """A cache of the cells by run; an entry is valid until its run changes."""
 
     def __init__(self) -> None:
         self._kept: OrderedDict[str, dict[str, str]] = OrderedDict()

@@ -32,10 +32,10 @@ class Saved:
         self._lock = Lock()
 
     def files(self) -> dict[str, Path]:
-        """Every one by name. The workloads inside runs are not among them: the runs stand for them."""
+        """Every saved workload by name, except those inside runs."""
         paths = {}
         with self._lock:
-            before, self._looked_at = self._looked_at, {}  # what is gone is forgotten
+            before, self._looked_at = self._looked_at, {}  # drops files that were deleted
             for directory, folders, names in os.walk(self.folder):
                 if RUN_FILE in names:
                     folders.clear()

@@ -75,7 +75,7 @@ def roofline(layers: Sequence[LayerSummary], workload: Workload, ceiling: Ceilin
 
 
 def _apart(points: list[Point]) -> list[Point]:
-    """The longest few whose names would not be written over each other."""
+    """The slowest points whose labels do not overlap."""
     labelled: list[Point] = []
     for point in sorted(points, key=lambda point: -point[3]):
         far = [np.abs(np.log10([point[0] / other[0], point[1] / other[1]])) for other in labelled]

@@ -82,7 +82,7 @@ def treemap(layers: Sequence[LayerSummary], paths: Mapping[str, str]) -> Figure 
 def _joined(
     seconds: Mapping[tuple[str, ...], float], own: Mapping[tuple[str, ...], float]
 ) -> dict[tuple[str, ...], tuple[str, ...]]:
-    """Nodes with their parents; a module with one child alone, and no time of its own, is that child."""
+    """The parent of each node; a module with a single child and no time of its own is replaced by it."""
     children: dict[tuple[str, ...], list[tuple[str, ...]]] = {}
     for node in seconds:
         if node:
