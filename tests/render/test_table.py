@@ -49,6 +49,22 @@ def test_parts_of_a_bar_are_named_once_below():
     assert plain(a_table(), 80)[3] == "█ forward  ▒ backward"
 
 
+def drawn_bar(**shares):
+    parts = tuple(BarPart(share=share, word=word) for word, share in shares.items())
+    columns = [Column(title="layer", words=True), Column(title="share", longest_bar=12)]
+    table = Table(name="t", columns=columns, rows=[["conv1", Cell(text="60 %", bar=parts)]])
+    return plain(table, 80)[1].partition("%")[2].strip()
+
+
+def test_the_phases_of_a_bar_have_fills_of_their_own_and_lengths_by_their_time():
+    assert drawn_bar(forward=0.25, backward=0.5, update=0.25) == "███▒▒▒▒▒▒░░░"
+
+
+def test_what_is_too_short_for_a_bar_is_a_thin_line_and_nothing_is_nothing():
+    assert drawn_bar(forward=1e-6, backward=2e-6) == "▏"
+    assert drawn_bar(forward=0.0, backward=0.0) == ""
+
+
 def test_what_had_no_room_is_named_unless_the_column_is_optional():
     told = plain(a_table(), 24)[-1]
     assert any("no room for forward" in line for line in plain(a_table(), 24)), told

@@ -136,17 +136,6 @@ def test_a_sentence_keeps_numbers_with_their_units():
 # -- bars ----------------------------------------------------------------------------------------------------
 
 
-def test_the_phases_of_a_bar_have_fills_of_their_own_and_lengths_by_their_time():
-    found = format.stacked({"forward": 1.0, "backward": 2.0, "update": 1.0}, 4.0, 8)
-    assert found == [("forward", "██"), ("backward", "▒▒▒▒"), ("update", "░░")]
-
-
-def test_what_is_too_short_for_a_bar_is_a_thin_line_and_nothing_is_nothing():
-    assert format.stacked({"forward": 1e-6, "backward": 2e-6}, 1.0, 10) == [("backward", "▏")]
-    assert format.stacked({"forward": 0.0}, 1.0, 10) == []
-    assert format.stacked({}, 0.0, 10) == []
-
-
 def test_a_bar_is_in_eighths():
     assert [format.bar(share, 1) for share in (0.0, 0.125, 0.5, 1.0, 2.0, None)] == [
         "",

@@ -78,7 +78,7 @@ def calibrate(
 
 
 def _check_writable(out: Path | None) -> None:
-    """Before two minutes are spent."""
+    """Raise where the result cannot be written, before two minutes are spent."""
     from laptime.errors import CalibrationError
     from laptime.estimate import device_speed
 

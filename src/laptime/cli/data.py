@@ -99,8 +99,8 @@ def _say_refused(refused: Sequence[Refused]) -> None:
     from laptime.files.text import one_line
 
     reasons: dict[str, list[str]] = {}
-    for one in refused:
-        reasons.setdefault(one.reason, []).append(one.name)
+    for refusal in refused:
+        reasons.setdefault(refusal.reason, []).append(refusal.name)
     for reason, names in list(reasons.items())[:_SHOWN]:
         more = f" and {len(names) - 1} more" if len(names) > 1 else ""
         say(f"laptime: refused {one_line(names[0])!r}{more}: {one_line(reason)}")
@@ -176,7 +176,7 @@ def images(
 
 
 def _configuration(folder: Path, size: int, batch: int | None) -> str:
-    """A training on the cards; the network is told of another size than its own."""
+    """A configuration that trains on the cards; `options.size` is set where the size is not the default."""
     options = "" if size == 32 else f"\noptions.size = {size}"
     smaller = f"\n\n[train]\nbatch = {batch}" if batch else ""
     return (
@@ -186,7 +186,7 @@ def _configuration(folder: Path, size: int, batch: int | None) -> str:
 
 
 def _fitting_batch(counts: Iterable[int], usual: int) -> int | None:
-    """The largest power of two that what is trained on fills once; None where the usual batch does."""
+    """The largest power of two within the training samples; None where they fill the usual batch."""
     from laptime.training.data.kinds import FolderData
     from laptime.training.data.layout import held_of
 

@@ -88,13 +88,13 @@ def predict(
             wrong("--save", "a workload has one batch size; give one --batch")
         asked.read(sizes[0]).save(save)
         say(f"the workload is in {save}")
-    found = _waited(fed) or alone
-    choices = _choices(found, within, under)
-    explained = _explained(found, choices, asked.read, chosen, feed is not None) if explain else None
+    predictions = _waited(fed) or alone
+    choices = _choices(predictions, within, under)
+    explained = _explained(predictions, choices, asked.read, chosen, feed is not None) if explain else None
     from laptime.views.prediction.view import DataFlow, PredictionView
 
     view = PredictionView(
-        predictions=tuple(found),
+        predictions=tuple(predictions),
         flows=tuple(map(DataFlow.of, fed)),
         largest=tuple(room),
         choices=tuple(choices),
@@ -129,7 +129,7 @@ def _check_training(
 
 
 def _check_gpus(counts: Sequence[int], gpus_per_link: int | None) -> None:
-    """As many as one node has, and no more of them at a link."""
+    """Check that the GPUs fit one node and its links."""
     from laptime.estimate.predict import MOST_GPUS
 
     if max(counts) > MOST_GPUS:
@@ -142,10 +142,10 @@ def _named_device(name: str, counts: Sequence[int]) -> Device:
     """The device of that name, as many of it as were asked for."""
     from laptime.estimate import device_speed
 
-    found = device_speed.device(name)
-    if found.kind == "cpu" and max(counts) > 1:
-        wrong("--gpus", f"{found.name} is a CPU, of which a node has no {max(counts)}; leave --gpus out")
-    return found
+    device = device_speed.device(name)
+    if device.kind == "cpu" and max(counts) > 1:
+        wrong("--gpus", f"{device.name} is a CPU, of which a node has no {max(counts)}; leave --gpus out")
+    return device
 
 
 def _target(
@@ -161,7 +161,7 @@ def _target(
     except ValueError as error:
         wrong("--input", str(error))
     options = NetworkOptions(
-        inputs=[(one.shape, one.dtype) for one in shapes] or None,
+        inputs=[(spec.shape, spec.dtype) for spec in shapes] or None,
         precision=precision,
         optimizer=optimizer,
         mode="inference" if inference else None,
@@ -230,25 +230,27 @@ def _feed(
 
 
 def _devices(asked: Sequence[str] | None, choosing: bool, counts: Sequence[int]) -> list[Device]:
-    """Those that were named; or all, as far as they can do what is asked."""
+    """The named devices; or all that have a price or a link where the question needs it."""
     from laptime import hardware
 
     names = [part for text in asked or () for part in _names(text)]
     if names and "all" not in names:
-        found = [_named_device(one, counts) for one in names]
-        return list({one.name: one for one in found}.values())
+        named = [_named_device(name, counts) for name in names]
+        return list({device.name: device for device in named}.values())
     if not names and not choosing:
         return [_named_device("h200", counts)]
     every = hardware.devices()
     if choosing:
-        every = tuple(one for one in every if hardware.price(one) is not None)
+        every = tuple(device for device in every if hardware.price(device) is not None)
     if max(counts) > 1:
-        every = tuple(one for one in every if one.kind == "gpu" and (one.gpu_link or one.host_link))
+        every = tuple(
+            device for device in every if device.kind == "gpu" and (device.gpu_link or device.host_link)
+        )
     return list(every)
 
 
 def _names(text: str) -> list[str]:
-    """`t4,a100` as two; a file's name may have a comma in it."""
+    """`t4,a100` as two names; a file name may contain a comma."""
     if Path(text).is_file():
         return [text]
     return [part.strip() for part in text.split(",") if part.strip()] or [text]
@@ -262,15 +264,15 @@ def _predicted(
     training: dict[str, Any],
 ) -> list[Prediction]:
     return [
-        _priced(made, one)
+        _priced(made, device)
         for size in sizes
         for count in counts
-        for one, made in zip(devices, asked.predict(size, devices, gpus=count, **training), strict=True)
+        for device, made in zip(devices, asked.predict(size, devices, gpus=count, **training), strict=True)
     ]
 
 
 def _priced(made: Prediction, device: Device) -> Prediction:
-    """With the catalog's price where none was given."""
+    """The prediction with the catalog's price where none was given."""
     from dataclasses import replace
 
     from laptime import hardware
@@ -293,9 +295,9 @@ def _largest(
         return asked.predict(workload.batch, on, **more)
 
     return [
-        one
+        batch
         for count in counts
-        for one in largest(asked.read, devices, start=start, step=step, gpus=count, **training)
+        for batch in largest(asked.read, devices, start=start, step=step, gpus=count, **training)
     ]
 
 
@@ -304,15 +306,18 @@ def _fed(
 ) -> list[Fed]:
     from laptime.estimate import dataflow_step
 
-    by_name = {one.name: one for one in devices}
-    return [dataflow_step.feed(feed, one, read(one.batch), by_name[one.device]) for one in found]
+    by_name = {device.name: device for device in devices}
+    return [
+        dataflow_step.feed(feed, estimate, read(estimate.batch), by_name[estimate.device])
+        for estimate in found
+    ]
 
 
 def _waited(fed: Sequence[Fed]) -> list[Prediction]:
     """The predictions with the time that each step waits for its data added."""
     from laptime.estimate.dataflow_step import waited
 
-    return [waited(one) for one in fed]
+    return [waited(step) for step in fed]
 
 
 def _choices(found: Sequence[Prediction], within: float | None, under: float | None) -> list[DeviceChoice]:
@@ -334,5 +339,5 @@ def _explained(
     which = chosen[0] if chosen else found[0]
     if which is None or (not chosen and len(found) > 1):
         wrong("--explain", "it explains one prediction; give one --device, one --batch and one --gpus")
-    own = next(one for one in devices if one.name == which.device)
+    own = next(device for device in devices if device.name == which.device)
     return explain(read(which.batch), own, which, flows=flows)

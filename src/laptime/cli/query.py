@@ -41,17 +41,17 @@ def query(
     with waiting("asking"):
         from laptime.runs.query import query as ask
 
-        found = ask(sql, runs, unsafe=unsafe)
-    for warning in found.warnings:
+        result = ask(sql, runs, unsafe=unsafe)
+    for warning in result.warnings:
         say(f"laptime: {warning}")
-    names = _distinct(found.table.column_names)
-    table = found.table.rename_columns(names)
+    names = _distinct(result.table.column_names)
+    table = result.table.rename_columns(names)
     if as_json:
         answer(
             {
                 "columns": names,
                 "rows": [_plain_row(row) for row in table.to_pylist()],
-                "warnings": found.warnings,
+                "warnings": result.warnings,
             }
         )
         return

@@ -52,11 +52,11 @@ def show(
     predicted.
     """
     with waiting("reading"):
-        found = [_read(path) for path in runs]
+        items = [_read(path) for path in runs]
     if as_json:
-        groups = [one for one in found if isinstance(one, dict) and "group" in one]
-        saved = [one for one in found if isinstance(one, dict) and "prediction" in one]
-        singles = [_document(one, sort) for one in found if not isinstance(one, dict)]
+        groups = [item for item in items if isinstance(item, dict) and "group" in item]
+        saved = [item for item in items if isinstance(item, dict) and "prediction" in item]
+        singles = [_document(item, sort) for item in items if not isinstance(item, dict)]
         answer(
             {"runs": singles} | ({"groups": groups} if groups else {}) | ({"saved": saved} if saved else {})
         )
@@ -66,15 +66,15 @@ def show(
     from laptime.render.terminal import run_text
 
     to = run_text.console(colour=colour)
-    for place, one in enumerate(found):
+    for place, item in enumerate(items):
         if place:
             run_text.print_lines((Text(), Text("─" * to.width), Text()), to)
-        if not isinstance(one, dict):
-            run_text.show(one, to, every_layer=every_layer, sort=sort or Sort.TIME)
-        elif "group" in one:
-            _print_group(one, to)
+        if not isinstance(item, dict):
+            run_text.show(item, to, every_layer=every_layer, sort=sort or Sort.TIME)
+        elif "group" in item:
+            _print_group(item, to)
         else:
-            _print_prediction(one, to, every_layer=every_layer)
+            _print_prediction(item, to, every_layer=every_layer)
 
 
 def _read(path: Path) -> RunView | dict[str, Any]:
@@ -91,8 +91,8 @@ def _read(path: Path) -> RunView | dict[str, Any]:
     below = find_runs(path) if path.is_dir() and not (path / RUN_FILE).exists() else []
     if not below:
         return run_view(load(path))
-    found = [(str(one.relative_to(path)), load(one)) for one in below]
-    return {"group": str(path), "runs": results([(name, run.status, run) for name, run in found])}
+    loaded = [(str(run_path.relative_to(path)), load(run_path)) for run_path in below]
+    return {"group": str(path), "runs": results([(name, run.status, run) for name, run in loaded])}
 
 
 def _document(view: RunView, sort: Sort | None) -> dict[str, Any]:

@@ -28,7 +28,7 @@ def random_states() -> dict[str, Any]:
     version, internal, gauss = random.getstate()
     return {
         "torch": torch.get_rng_state(),
-        **{one.type: one.random_states() if one.count() else [] for one in accelerators()},
+        **{backend.type: backend.random_states() if backend.count() else [] for backend in accelerators()},
         "numpy": [str(kind), np.asarray(keys).tolist(), position, has_gauss, cached],
         "python": [version, list(internal), gauss],
     }

@@ -18,7 +18,11 @@ def choose_device(asked: str | None, local: int = 0, locals: int = 1) -> tuple[t
     """The device to use, and why. Of several local ranks each takes its own GPU, or all take the CPU."""
     backend = _accelerator(asked)
     kind, gpus = backend.type, backend.count()
-    devices = [f"{one.type}:{index}" for one in accelerators() for index in range(one.count())]
+    devices = [
+        f"{accelerator.type}:{index}"
+        for accelerator in accelerators()
+        for index in range(accelerator.count())
+    ]
     here = ", ".join(["this machine has cpu", *devices])
     if asked is None or asked == kind:
         if gpus >= locals:
@@ -47,8 +51,8 @@ def choose_device(asked: str | None, local: int = 0, locals: int = 1) -> tuple[t
 def _accelerator(asked: str | None) -> Backend:
     """The backend that was asked for; otherwise the first with a device here, or the first."""
     known = list(accelerators())
-    wanted = [one for one in known if asked is not None and asked.partition(":")[0] == one.type]
-    return next(iter(wanted or [one for one in known if one.count()] or known))
+    wanted = [backend for backend in known if asked is not None and asked.partition(":")[0] == backend.type]
+    return next(iter(wanted or [backend for backend in known if backend.count()] or known))
 
 
 def share_of_threads(locals: int) -> tuple[int, str]:

@@ -100,7 +100,7 @@ class Batches:
             ),  # otherwise every epoch would advance the training's generator
             collate_fn=_as_it_is,  # datasets make whole batches
             num_workers=workers,
-            pin_memory=pinned and any(one.count() for one in accelerators()) and not resident,
+            pin_memory=pinned and any(accelerator.count() for accelerator in accelerators()) and not resident,
             prefetch_factor=config.prefetch if workers else None,
             persistent_workers=workers > 0,  # starting them anew takes longer than a small epoch
         )

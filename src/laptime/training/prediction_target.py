@@ -135,7 +135,7 @@ def _advice(network: nn.Module) -> str:
     """What to give where nothing tells what a network takes."""
     from torch import nn
 
-    ids = any(isinstance(one, nn.Embedding) for one in network.modules())
+    ids = any(isinstance(submodule, nn.Embedding) for submodule in network.modules())
     shape = "token ids as int64:128" if ids else "3x224x224, or (3, 224, 224) in Python"
     return f"does not say what it takes; give the shape of one sample as input, such as {shape}"
 
@@ -189,7 +189,10 @@ def transformers_network(name: str) -> nn.Module | None:
             return None
     kinds = ("MaskedLM", "Seq2SeqLM", "CausalLM", "ImageClassification")
     autos = [getattr(transformers, f"AutoModelFor{kind}") for kind in kinds]
-    auto = next((one for one in autos if type(config) in one._model_mapping), transformers.AutoModel)
+    auto = next(
+        (auto_class for auto_class in autos if type(config) in auto_class._model_mapping),
+        transformers.AutoModel,
+    )
     with torch.device("meta"):
         made: nn.Module = auto.from_config(config)
     return made

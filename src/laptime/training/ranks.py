@@ -63,10 +63,10 @@ class Ranks:
             dist.destroy_process_group()
 
     def store(self, name: str = "ranks", *, first: bool = True) -> PrefixStore:
-        """Where ranks find each other; one that is not the `first` of a process is another line to the same.
+        """The store through which ranks find each other; without `first`, a further connection to it.
 
-        After a restart it still has the addresses of those that died. Gloo took those for the living about
-        every third time (torch 2.13), hence a name for each attempt.
+        After a restart it still holds the addresses of dead ranks. Gloo connected to those about every
+        third time (torch 2.13), hence a prefix for each attempt.
         """
         hosted = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"  # by the launcher
         store = TCPStore(

@@ -9,7 +9,7 @@ from laptime.runs import AccountSummary, LayerSummary
 from laptime.views.format import called, milliseconds, name, percent, plural
 from laptime.views.run_view import RunView, StageView
 
-# From these shares of a step on, an account that is no compute is worth a sentence.
+# The share of a step from which a non-compute account is reported.
 _WORTH: dict[str, float] = {
     "data_wait": 0.10,
     "copy": 0.10,
@@ -19,8 +19,9 @@ _WORTH: dict[str, float] = {
     "instrument": 0.05,
     "unexplained": 0.01,
 }
-_LITTLE, _NEGLIGIBLE = 0.05, 0.01  # of a step: the largest layer is not first, or not worth a sentence
-_LARGE = 0.10  # of a step: compute outside all layers is worth a sentence
+# Shares of a step below which the largest layer comes after the losses, or is left out.
+_LITTLE, _NEGLIGIBLE = 0.05, 0.01
+_LARGE = 0.10  # share of a step from which compute outside all layers is reported
 _LONGER = 1.02  # sums of medians are no more exact
 _ALIKE = 0.02  # shares by medians and by means that differ by more are not one number
 _REMEDY: dict[str, str] = {
@@ -87,7 +88,7 @@ def _largest_of_step(stage: StageView) -> float | None:
 
 
 def _without_layers(stage: StageView, unit: str, *, known: bool) -> Iterator[str]:
-    """Where the compute of a step is whose layers take next to nothing; `known` is what else it does."""
+    """Where a step computes if its layers take almost no time; `known`: other findings explain the step."""
     wall = _mean_wall(stage)
     others = [layer for layer in stage.timed_layers if not layer.is_module]
     most = max(others, key=lambda layer: layer.total_s, default=None)

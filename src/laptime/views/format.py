@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping
 
 from rich.cells import cell_len
 
@@ -12,7 +11,6 @@ from laptime.files.text import one_line
 from laptime.views.time_units import figures
 
 UNKNOWN = "-"
-FILLS: dict[str, str] = {"forward": "█", "backward": "▒", "update": "░"}  # each lighter than the one before
 _MIB = 1024.0**2
 _FULL = "█"
 _EIGHTHS = "▏▎▍▌▋▊▉"
@@ -95,24 +93,6 @@ def bar(share: float | None, width: int) -> str:
     """A bar whose full width is 1, in eighths of a character."""
     eighths = round(max(0.0, min(1.0, share or 0.0)) * width * 8)
     return _FULL * (eighths // 8) + _EIGHTHS[: eighths % 8][-1:]
-
-
-def stacked(parts: Mapping[str, float], whole: float, width: int) -> list[tuple[str, str]]:
-    """One bar of several parts, (part, fill) in their order; its full width is `whole`.
-
-    Every part has a fill of its own, so that they are told apart without colour. What is too short for a
-    character, but not nothing, is a thin line.
-    """
-    total = sum(parts.values())
-    if not whole or total <= 0:
-        return []
-    done, end, found = 0.0, 0, []
-    for part, value in parts.items():
-        done += max(0.0, value)
-        reach = round(min(1.0, done / whole) * width)
-        found.append((part, FILLS[part] * (reach - end)))
-        end = reach
-    return found if end else [(max(parts, key=lambda part: parts[part]), THIN)]
 
 
 def in_ascii(text: str) -> str:

@@ -48,9 +48,9 @@ def in_order(layers: Sequence[Timed], sort: str) -> list[Timed]:
 
 
 def largest(layers: Sequence[Timed], sort: str, most: int | None) -> tuple[list[Timed], list[Timed]]:
-    """(shown, put together): the `most` with the most time, by the phase that is sorted by if it is one.
+    """(shown, summed up): the `most` largest layers by total time, or by the phase in `sort`.
 
-    One row too many is shown: the row that stands for it would be as long.
+    A single remaining layer is shown too, since a row for the rest takes as much space.
     """
     every = in_order(layers, sort)
     if most is None or len(every) <= most + 1:
@@ -61,7 +61,7 @@ def largest(layers: Sequence[Timed], sort: str, most: int | None) -> tuple[list[
 
 
 def ordered(view: RunView, sort: str) -> RunView:
-    """A run with the layers of both stages sorted, for programs that want them so."""
+    """A run with the layers of both stages sorted, for `--json`."""
     stages = {stage: _sorted_stage(part, sort) for stage, part in view.stages.items()}
     return replace(view, stages=stages)
 
@@ -73,7 +73,7 @@ def _sorted_stage(part: StageView, sort: str) -> StageView:
 
 
 def like(rows: Sequence[Named], names: Sequence[str]) -> list[Named]:
-    """Those rows of `names`, in their order; the phases of a layer stay as they are."""
+    """The rows of the layers in `names`, in that order; the phases of a layer keep theirs."""
     place = {name: at for at, name in enumerate(names)}
     return sorted((row for row in rows if row.layer in place), key=lambda row: place[row.layer])
 
@@ -85,4 +85,6 @@ def _seconds(layer: LayerSeconds, sort: str) -> float:
 def _natural(name: str) -> list[tuple[bool, int, str]]:
     """`layer2` before `layer10`."""
     parts = [part for part in re.split(r"([0-9]+)", name) if part]
-    return [(False, int(one), "") if one[0] in "0123456789" else (True, 0, one.casefold()) for one in parts]
+    return [
+        (False, int(part), "") if part[0] in "0123456789" else (True, 0, part.casefold()) for part in parts
+    ]

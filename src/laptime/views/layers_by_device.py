@@ -22,15 +22,15 @@ class DeviceSeconds:
 
 def by_device(side: Sequence[Series]) -> list[DeviceSeconds]:
     """Each layer and phase on each device, over the runs of one side."""
-    keys: dict[LayerPhase, None] = dict.fromkeys(key for one in side for key in one.layers)
-    devices = {rank: device for one in side for rank, device in one.devices.items()}
+    keys: dict[LayerPhase, None] = dict.fromkeys(key for series in side for key in series.layers)
+    devices = {rank: device for series in side for rank, device in series.devices.items()}
     rows = []
     for layer, phase in keys:
         seconds = {}
         for rank, device in sorted(devices.items()):
             cells = [
-                (one.ranks.get(rank, {}) if len(one.devices) > 1 else one.layers).get((layer, phase))
-                for one in side
+                (series.ranks.get(rank, {}) if len(series.devices) > 1 else series.layers).get((layer, phase))
+                for series in side
             ]
             medians = [float(np.median(cell)) for cell in cells if cell is not None]
             seconds[f"{device} rank {rank}"] = float(np.median(medians)) if medians else None

@@ -26,7 +26,7 @@ class OneStep:
 
 
 def typical_step(run: Run) -> OneStep | None:
-    """The traced step nearest to their median; else one with layer times; None where there is neither."""
+    """The traced step nearest to the median of traced steps, else a step with layer times, else None."""
     for stage in Stage:
         steps = run.selected(stage)
         every = steps.every
@@ -60,14 +60,14 @@ def _read(run: Run, steps: SelectedSteps, place: int) -> OneStep | None:
     kernels: list[KernelTime] = []
     for group in run.stored("kernels").row_groups(steps=range(row["step"], row["step"] + 1)):
         at = np.flatnonzero(group.column("step").to_numpy() == row["step"])
-        found = schema.kernels.values(group.take(at))
-        kernels += [one for one in found if all(getattr(one, name) == key[name] for name in key)]
+        traced = schema.kernels.values(group.take(at))
+        kernels += [kernel for kernel in traced if all(getattr(kernel, name) == key[name] for name in key)]
     return OneStep(
         step=row["step"],
         device=row["device"],
         start_s=row["start_s"],
         wall_s=row["wall_s"],
-        accounts={one: row[one.column] for one in ACCOUNTS if row[one.column] is not None},
+        accounts={account: row[account.column] for account in ACCOUNTS if row[account.column] is not None},
         layers=tuple(sorted(layers, key=lambda row: row.start_s)),
         kernels=tuple(kernels),
     )

@@ -1,4 +1,4 @@
-"""What recording cost, in sentences: of a marked step, of the whole run, and of a kernel trace."""
+"""Recording overhead in sentences: of a marked step, of the whole run, and of a kernel trace."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def _instrument_share(view: RunView) -> float:
 
 
 def known_cost(overhead: Mapping[str, Any]) -> str:
-    """How the cost of marks is known: measured, estimated, or unknown where its interval makes no sense."""
+    """How the overhead of marks is known: measured, estimated, or unknown: interval too wide or below 1."""
     how, low, high = str(overhead["how"]), overhead["low"], overhead["high"]
     if how != "measured":
         return how
@@ -79,7 +79,7 @@ def _cost(overhead: Mapping[str, Any]) -> str:
 
 
 def _paid(budget: Mapping[str, Any]) -> Iterator[str]:
-    """What the whole run paid, which is what a budget is of."""
+    """The overhead of the whole run, which is what the budget limits."""
     paid, marked, how = (budget.get(key) for key in ("paid", "marked_share", "paid_how"))
     if isinstance(paid, float) and isinstance(marked, float):
         yield (

@@ -56,10 +56,10 @@ def accounts_table(part: StageView) -> Table:
     ]
     columns: list[tuple[Column, Cells]] = [
         (Column(title="account", words=True), [*names, "wall time"]),
-        (Column(title="median ms"), [format.milliseconds(one.median, decimals) for one in every]),
+        (Column(title="median ms"), [format.milliseconds(seconds.median, decimals) for seconds in every]),
         (
             Column(title="mean ms", priority=2, optional=True),
-            [format.milliseconds(one.mean, decimals) for one in every],
+            [format.milliseconds(seconds.mean, decimals) for seconds in every],
         ),
         (Column(title="share", longest_bar=_ACCOUNT_BAR), [*shares, "100.0 %"]),
     ]
@@ -122,21 +122,23 @@ class _LayerColumns:
         """All columns. Where the phases have no room for their numbers, the bar stays and shows them."""
         more = f"… {len(self._rest):,} more"
         return [
-            self._column(Column(title=self._unit, words=True), [label(one) for one in self._shown], more),
+            self._column(Column(title=self._unit, words=True), [label(layer) for layer in self._shown], more),
             *self._phase(Phase.FORWARD, 2),
             *self._phase(Phase.BACKWARD, 2),
             *self._phase(Phase.UPDATE, 3),
-            self._summed(Column(title="total"), lambda one: one.total_s),
-            self._summed(Column(title="median", priority=5, optional=True), lambda one: one.median_s),
-            *self._known("±", lambda one: one.spread, _half, 5),
+            self._summed(Column(title="total"), lambda layer: layer.total_s),
+            self._summed(Column(title="median", priority=5, optional=True), lambda layer: layer.median_s),
+            *self._known("±", lambda layer: layer.spread, _half, 5),
             self._shares(),
-            *self._known("busy", lambda one: one.busy_s, self._milliseconds, 6),
-            *self._known("idle", lambda one: one.idle_s, self._milliseconds, 6),
-            *self._known("peak MiB", lambda one: one.memory_bytes, format.mebibytes, 7),
+            *self._known("busy", lambda layer: layer.busy_s, self._milliseconds, 6),
+            *self._known("idle", lambda layer: layer.idle_s, self._milliseconds, 6),
+            *self._known("peak MiB", lambda layer: layer.memory_bytes, format.mebibytes, 7),
             *self._known(
-                "parameters", lambda one: one.parameters if one.is_module else None, "{:,}".format, 8
+                "parameters", lambda layer: layer.parameters if layer.is_module else None, "{:,}".format, 8
             ),
-            *self._known("kind", lambda one: one.kind if one.is_module else None, format.name, 9, words=True),
+            *self._known(
+                "kind", lambda layer: layer.kind if layer.is_module else None, format.name, 9, words=True
+            ),
         ]
 
     def _milliseconds(self, seconds: float | None) -> str:
@@ -152,13 +154,15 @@ class _LayerColumns:
         allocated = any(layer.how.get(phase, "measured") != "measured" for layer in self._shown)
         title, meaning = (f"{phase.value}*", _ALLOCATED) if allocated else (phase.value, "")
         column = Column(title=title, priority=priority, word=phase.value, meaning=meaning)
-        cells = [self._milliseconds(one.seconds(phase) if one.phase(phase) else None) for one in self._shown]
+        cells = [
+            self._milliseconds(layer.seconds(phase) if layer.phase(phase) else None) for layer in self._shown
+        ]
         return [
-            self._column(column, cells, self._milliseconds(sum(one.seconds(phase) for one in self._rest)))
+            self._column(column, cells, self._milliseconds(sum(layer.seconds(phase) for layer in self._rest)))
         ]
 
     def _summed(self, column: Column, read: Callable[[LayerSummary], float]) -> tuple[Column, Cells]:
-        """Seconds that the rest has together."""
+        """A column of seconds; the last cell is the sum over the rest."""
         cells = [self._milliseconds(read(layer)) for layer in self._shown]
         return self._column(column, cells, self._milliseconds(sum(map(read, self._rest))))
 
@@ -187,7 +191,7 @@ class _LayerColumns:
         *,
         words: bool = False,
     ) -> list[tuple[Column, Cells]]:
-        """Something that not every layer has; no column where none has it."""
+        """A column of an optional value; none where no layer has it."""
         values = [read(layer) for layer in self._shown]
         if not any(value is not None for value in values):
             return []
@@ -218,8 +222,8 @@ def label(layer: LayerSummary) -> str:
 
 def devices_table(rows: Sequence[DeviceSeconds], *, spread: bool = False) -> Table:
     """A line for each layer and phase, a column for each device; or the fastest and the slowest of them."""
-    known = [{name: one for name, one in row.seconds.items() if one is not None} for row in rows]
-    decimals = format.digits(max((one for row in known for one in row.values()), default=0.0))
+    known = [{name: seconds for name, seconds in row.seconds.items() if seconds is not None} for row in rows]
+    decimals = format.digits(max((seconds for row in known for seconds in row.values()), default=0.0))
     phases = [Cell(text=row.phase, word=row.phase) for row in rows]
     columns: list[tuple[Column, Cells]] = [
         (Column(title="layer", words=True), [format.name(row.layer) for row in rows]),
@@ -227,10 +231,10 @@ def devices_table(rows: Sequence[DeviceSeconds], *, spread: bool = False) -> Tab
     ]
 
     def cells(reduce: Callable[[list[float]], float]) -> Cells:
-        return [format.milliseconds(reduce(list(one.values())) if one else None, decimals) for one in known]
+        return [format.milliseconds(reduce(list(row.values())) if row else None, decimals) for row in known]
 
     if spread:
-        slowest = [max(one, key=lambda name: one[name]) if one else format.UNKNOWN for one in known]
+        slowest = [max(row, key=lambda name: row[name]) if row else format.UNKNOWN for row in known]
         columns += [
             (Column(title="fastest", priority=2), cells(min)),
             (Column(title="median", priority=3), cells(lambda values: float(np.median(values)))),

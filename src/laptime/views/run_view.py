@@ -115,7 +115,7 @@ class RunView:
 
     @property
     def main(self) -> StageView | None:
-        """The stage that most is said about."""
+        """The main stage: training where it has steps, else validation."""
         return self.train or self.validation
 
     @property
@@ -169,11 +169,11 @@ def _status_notes(run: Run) -> list[str]:
 
 def _unit(run: Run) -> str:
     """What time is charged to: a trace that names no layers has operators in their place."""
-    return "operator" if run.network and all(one.kind == "operator" for one in run.network) else "layer"
+    return "operator" if run.network and all(layer.kind == "operator" for layer in run.network) else "layer"
 
 
 def _lost(run: Run) -> dict[str, str]:
-    """Tables that the summary tells of and whose folder no longer has a row; what was in each."""
+    """Tables that have rows by the summary but none on disk, and what each held."""
     steps = run.summary.get("steps")
     counted = sum(steps.get(stage) or 0 for stage in Stage) if steps else 0
     told = {"steps": f"{counted} steps were"} if counted else {}
@@ -192,17 +192,21 @@ def _repeated(run: Run) -> list[str]:
 
 
 def _exchanged(run: Run) -> list[str]:
-    """What the ranks of a training sent each other, and how much of that nothing else was done meanwhile."""
-    found = run.summary.get("communication")
-    if not isinstance(found, Mapping) or not found:
+    """Gradient exchange per rank: its size, and its exposed and overlapped time."""
+    communication = run.summary.get("communication")
+    if not isinstance(communication, Mapping) or not communication:
         return []
-    each = [one for one in found.values() if isinstance(one, Mapping) and one.get("seconds") is not None]
+    each = [
+        rank_totals
+        for rank_totals in communication.values()
+        if isinstance(rank_totals, Mapping) and rank_totals.get("seconds") is not None
+    ]
     if not each:
         return []
     keys = ("bytes", "exposed_s", "overlapped_s")
-    if not all(formed(one.get(key), float) is not None for one in each for key in keys):
+    if not all(formed(rank_totals.get(key), float) is not None for rank_totals in each for key in keys):
         return []
-    size, exposed, overlapped = (sum(one[key] for one in each) / len(each) for key in keys)
+    size, exposed, overlapped = (sum(rank_totals[key] for rank_totals in each) / len(each) for key in keys)
     times = f"{exposed:.3g} s exposed, {overlapped:.3g} s overlapped with the backward pass"
     return [f"each rank exchanged {mebibytes(size)} MiB of gradients: {times}"]
 

@@ -12,7 +12,7 @@ from laptime.runs.select import Columns, Samples, SelectedSteps
 BINS = 60
 LEVELS = "▁▂▃▄▅▆▇█"
 UNKNOWN = "×"
-_FLAT = 0.25  # a line that stays within this share of its median should not look like mountains
+_FLAT = 0.25  # variation within this share of the median is drawn nearly flat
 _HIGHEST = 3.0  # times the median; what is higher is cut there, or one spike would flatten all the rest
 
 Line = Sequence[float | None]
@@ -80,10 +80,10 @@ def _finite_mean(values: Samples) -> float | None:
 
 
 def shorter(values: Line, most: int) -> list[float | None]:
-    """At most `most` numbers: the medians of neighbours; none where none of them is known."""
+    """At most `most` numbers: medians of neighbouring values; None where all of them are unknown."""
     places = np.array_split(np.arange(len(values)), min(most, len(values))) if values else []
-    known = [[value for at in one if (value := values[at]) is not None] for one in places]
-    return [float(np.median(one)) if one else None for one in known]
+    known = [[value for at in group if (value := values[at]) is not None] for group in places]
+    return [float(np.median(group)) if group else None for group in known]
 
 
 def blocks(values: Line, *, least_range: float = 0.0) -> str:
@@ -103,9 +103,9 @@ def blocks(values: Line, *, least_range: float = 0.0) -> str:
 
 
 def step_blocks(medians: Sequence[float], most: int) -> str:
-    """Step times as blocks: flat where they are steady, and with spikes cut where they would flatten it."""
+    """Step times as blocks; small variation is drawn flat and spikes are clipped."""
     if not medians:
         return ""
     middle = float(np.median(medians))
-    cut = [min(one, _HIGHEST * middle) for one in medians]
+    cut = [min(median, _HIGHEST * middle) for median in medians]
     return blocks(shorter(cut, most), least_range=2 * _FLAT * middle)

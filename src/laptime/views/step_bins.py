@@ -21,7 +21,7 @@ from laptime.runs.select import Columns, Mask, SelectedLayers, SelectedSteps
 BINS = 300
 MOST_POINTS = 60_000  # of layer times: layers x phases x ranks x bins, some 400 kB in a page
 OUTLIERS = 120
-_COARSE = 60  # bins that outliers are told from, of at least ten steps each
+_COARSE = 60  # bins in which outliers are detected, of at least ten steps each
 _FAR = 3.0  # interquartile ranges above the third quartile of its bin
 _BARS = 80  # of the histogram
 
@@ -74,7 +74,7 @@ class _Groups:
         self.counts: Whole = np.diff(np.append(self._starts, len(keys)))
 
     def quantile(self, share: float) -> Column:
-        """Between two values, in proportion."""
+        """The quantile of each group, interpolated linearly."""
         at = self._starts + share * (self.counts - 1)
         below = at.astype(np.int64)
         above = np.minimum(below + 1, self._starts + self.counts - 1)
@@ -82,7 +82,7 @@ class _Groups:
         return np.asarray(self._values[below] + (at - below) * between)
 
     def mean(self, column: Column, known: Mask | None = None) -> Column:
-        """Of another column of the same rows: of those that are known, NaN where none is."""
+        """The mean of another column in each group, over known values; NaN where there are none."""
         rows = self._order
         chosen = ~np.isnan(column[rows]) if known is None else known[rows]
         values = np.where(chosen, column[rows], 0.0)
@@ -91,15 +91,15 @@ class _Groups:
             return self.sum(values, ordered=True) / counts
 
     def sum(self, column: Column, *, ordered: bool = False) -> Column:
-        """Of another column of the same rows."""
+        """The sum of another column in each group."""
         values = column if ordered else column[self._order]
         return np.add.reduceat(values, self._starts) if len(values) else np.zeros(0)
 
     def spread_out(self, of_groups: Column) -> Column:
-        """A number of each group, for each of its rows as they were given."""
-        found = np.empty(len(self._order), dtype=of_groups.dtype)
-        found[self._order] = np.repeat(of_groups, self.counts)
-        return found
+        """The value of each row's group, in the original order of the rows."""
+        of_rows = np.empty(len(self._order), dtype=of_groups.dtype)
+        of_rows[self._order] = np.repeat(of_groups, self.counts)
+        return of_rows
 
 
 def _place(steps: Column, bins: int) -> tuple[Whole, int]:
@@ -144,7 +144,7 @@ _QUARTILES = {"min": 0.0, "q1": 0.25, "median": 0.5, "q3": 0.75, "max": 1.0}
 
 
 def _after_gap(keys: Whole, steps: Column, between: Column) -> Mask:
-    """Bins that do not follow the one before since steps of the other stage lie between the two."""
+    """Which bins are separated from the previous bin by steps of the other stage."""
     passed = np.searchsorted(between, steps)
     apart = (np.diff(keys) > 1) & (np.diff(passed) > 0)
     return np.append(False, apart) if len(steps) else np.zeros(0, dtype=np.bool_)
@@ -165,7 +165,7 @@ def _slow_steps(steps: SelectedSteps) -> Rows:
 
 
 def _far(keys: Whole, values: Column) -> tuple[NDArray[np.intp], Column]:
-    """Places of the values far beyond those of their group, and what is usual in that."""
+    """Indices of the outliers of each group, and the median of their group."""
     groups = _Groups(keys, values)
     q1, usual, q3 = (groups.quantile(share) for share in (0.25, 0.5, 0.75))
     far = np.where(groups.counts > 3, np.maximum(q3 + _FAR * (q3 - q1), 1.2 * usual), np.inf)
@@ -174,7 +174,7 @@ def _far(keys: Whole, values: Column) -> tuple[NDArray[np.intp], Column]:
 
 
 def _furthest(rows: Rows, name: str) -> Rows:
-    """The rows furthest from what is usual."""
+    """The rows furthest above the median of their group."""
     order = np.lexsort((rows["step"], rows["usual_s"] - rows[name]))[:OUTLIERS]
     return {column: values[order] for column, values in rows.items()}
 
@@ -193,7 +193,7 @@ def _layers(layers: SelectedLayers, between: Column) -> tuple[Rows, Rows]:
 
     def owners(lanes: Whole) -> Rows:
         names = list(layers.rows.owners)
-        pairs = [names[int(one) % len(names)] for one in lanes]
+        pairs = [names[int(index) % len(names)] for index in lanes]
         return {
             "rank": lanes // max(1, len(names)),
             "layer": np.array([layer for layer, _ in pairs], dtype=object),
@@ -211,10 +211,10 @@ def _layers(layers: SelectedLayers, between: Column) -> tuple[Rows, Rows]:
 
 
 def _learning(stages: Mapping[Stage, SelectedSteps], between: Column) -> Rows:
-    """Ranks log the same training, so the lowest speaks for all."""
+    """Bins of loss and accuracy, of the lowest rank: all ranks log the same training."""
     since = _attempt_starts([steps.every for steps in stages.values()])
     lowest = min((int(steps.every["rank"].min()) for steps in stages.values() if steps.every.rows), default=0)
-    found = []
+    stage_rows = []
     for stage, steps in stages.items():
         rows = steps.every.where(np.asarray(steps.every["rank"] == lowest))
         place = _place(rows["step"], BINS)[0] if stage is Stage.TRAIN else rows["epoch"].astype(np.int64)
@@ -223,9 +223,9 @@ def _learning(stages: Mapping[Stage, SelectedSteps], between: Column) -> Rows:
         ends = _Groups(place, began + rows["start_s"] + rows["wall_s"])
         loss, known = rows["loss"], rows.known("loss")
         middles = numbers.quantile(0.5)
-        # Of a validation a point stands for an epoch, and the line leads from one to the next.
+        # A validation point is a whole epoch, so its line has no gaps.
         gaps = _after_gap(numbers.keys, middles, between if stage is Stage.TRAIN else between[:0])
-        found.append(
+        stage_rows.append(
             {
                 "stage": np.full(len(numbers.keys), stage.value, dtype=object),
                 "bin": numbers.keys,
@@ -240,14 +240,14 @@ def _learning(stages: Mapping[Stage, SelectedSteps], between: Column) -> Rows:
                 "count": numbers.counts,
             }
         )
-    return _joined(found)
+    return _joined(stage_rows)
 
 
 def _attempt_starts(tables: list[Columns]) -> dict[int, float]:
-    """When each attempt began: it follows where the one before ended, whether its clock goes on or not."""
+    """Seconds to add to each attempt's clock so that it starts no earlier than the previous attempt ended."""
     starts: dict[int, float] = {}
     ended = before = 0.0
-    for attempt in sorted({int(one) for every in tables for one in np.unique(every["attempt"])}):
+    for attempt in sorted({int(number) for every in tables for number in np.unique(every["attempt"])}):
         here = [every.where(np.asarray(every["attempt"] == attempt)) for every in tables]
         began = min(float(rows["start_s"].min()) for rows in here if rows.rows)
         before += max(0.0, ended - began)

@@ -38,8 +38,8 @@ class Series:
     @property
     def samples_per_s(self) -> float | None:
         """Samples of all ranks over the wall time of their steps; None where no step says its samples."""
-        found = rate(self.samples, self.wall_s)
-        return None if np.isnan(found) else found
+        per_second = rate(self.samples, self.wall_s)
+        return None if np.isnan(per_second) else per_second
 
 
 def series(run: Run, stage: Stage, *, layers: bool = True) -> Series | None:
@@ -51,7 +51,7 @@ def series(run: Run, stage: Stage, *, layers: bool = True) -> Series | None:
     place, count = _steps(steps)
     samples = steps["samples"].astype(np.float64)
     accounts = {account: steps[account.column] for account in ACCOUNTS}
-    found = Series(
+    quantities = Series(
         wall_s=_means(steps["wall_s"], place, count),
         samples=_sums(samples, place, count),
         batch=_batch(samples),
@@ -65,15 +65,15 @@ def series(run: Run, stage: Stage, *, layers: bool = True) -> Series | None:
         },
     )
     if layers:
-        _add_layers(run.selected_layers(stage), found)
-    return found
+        _add_layers(run.selected_layers(stage), quantities)
+    return quantities
 
 
 def _steps(steps: SelectedSteps) -> tuple[NDArray[np.intp], int]:
     """The place of each row's (attempt, step) among all of them, in order."""
     keys = steps["attempt"].astype(np.int64) << 40 | steps["step"].astype(np.int64)
-    found, place = np.unique(keys, return_inverse=True)
-    return place, len(found)
+    unique, place = np.unique(keys, return_inverse=True)
+    return place, len(unique)
 
 
 def _means(values: Samples, place: NDArray[np.intp], steps: int) -> Samples:

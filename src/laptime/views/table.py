@@ -96,5 +96,5 @@ def share_cell(text: str, share: float | None, word: str = "") -> Cell:
 
 
 def text_of(cell: str | Cell) -> str:
-    """What a cell says."""
+    """The text of a cell."""
     return cell if isinstance(cell, str) else cell.text

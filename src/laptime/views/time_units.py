@@ -21,12 +21,12 @@ _MS, _S = TimeUnit("ms", 1e-3), TimeUnit("s", 1.0)
 
 
 def step_unit(seconds: Sequence[float]) -> TimeUnit:
-    """Of steps and their parts."""
+    """The unit for steps and their parts."""
     return _S if max(seconds, default=0.0) >= _LONG_S else _MS
 
 
 def training_unit(seconds: Sequence[float]) -> TimeUnit:
-    """Of whole trainings, by the longest."""
+    """The unit for whole trainings, by the longest."""
     longest = max(seconds, default=0.0)
     if longest >= 3600:
         return TimeUnit("hours", 3600.0)
@@ -34,20 +34,20 @@ def training_unit(seconds: Sequence[float]) -> TimeUnit:
 
 
 def duration(seconds: float) -> str:
-    """Of a step, with its unit."""
+    """A step time with its unit."""
     unit = step_unit([seconds])
     return f"{figures(seconds / unit.seconds)} {unit.name}"
 
 
 def long_duration(seconds: float) -> str:
-    """Of a training, with its unit."""
+    """A training time with its unit."""
     unit = training_unit([seconds])
     short = {"hours": "h", "minutes": "min", "seconds": "s"}[unit.name]
     return f"{seconds / unit.seconds:,.{decimals([seconds / unit.seconds], 2)}f} {short}"
 
 
 def figures(value: float, count: int = 4) -> str:
-    """So many digits that count, without zeros at the end, and never an exponent."""
+    """A number with that many significant digits, without trailing zeros or an exponent."""
     if not value:
         return "0"
     places = min(max(count - 1 - math.floor(math.log10(abs(value))), 0), 9)

@@ -53,10 +53,10 @@ def _hash(script: str) -> str:
 def plotly() -> str:
     """Plotly's own script, from its package."""
     try:
-        found = resources.files("plotly.package_data")
+        package = resources.files("plotly.package_data")
     except ModuleNotFoundError:
         raise MissingExtra("plotly", "report") from None
-    return (found / "plotly.min.js").read_text(encoding="utf-8")
+    return (package / "plotly.min.js").read_text(encoding="utf-8")
 
 
 @cache
@@ -73,18 +73,18 @@ def environment() -> jinja2.Environment:
         import jinja2
     except ModuleNotFoundError:
         raise MissingExtra("jinja2", "report") from None
-    found = jinja2.Environment(
+    templates = jinja2.Environment(
         loader=jinja2.PackageLoader("laptime.render.html"),
         autoescape=True,
         undefined=jinja2.StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    found.filters["prose"] = prose
-    found.filters["figure_json"] = _figure_json
-    found.filters["plain_json"] = script_json
-    found.globals["version"] = _version()
-    return found
+    templates.filters["prose"] = prose
+    templates.filters["figure_json"] = _figure_json
+    templates.filters["plain_json"] = script_json
+    templates.globals["version"] = _version()
+    return templates
 
 
 def _version() -> str:

@@ -236,9 +236,10 @@ def ceiling(run: Run, workload: Workload) -> Ceiling | None:
     device = device_of(run)
     if device is None:
         return None
-    used = {one.dtype for one in workload.operations if one.flops}
+    used = {operation.dtype for operation in workload.operations if operation.flops}
     if (run.environment.get("device") or {}).get("tf32_convolutions") and any(
-        kind_named(one.kind).uses_tf32 and one.dtype == "float32" for one in workload.operations
+        kind_named(operation.kind).uses_tf32 and operation.dtype == "float32"
+        for operation in workload.operations
     ):
         used.add("tf32")  # in which cuDNN computes what is float32
     offered = {dtype: peak for dtype, peak in peaks(device).items() if dtype in used}

@@ -227,20 +227,20 @@ def _comparison(entries: Sequence[RunEntry], names: Sequence[str]) -> bytes:
 
 
 def everything(_: Request) -> Response:
-    """Whoever cuts a run off its address finds the list."""
+    """`/runs/` without a run redirects to the list."""
     return RedirectResponse("/")
 
 
 def static(request: Request) -> Response:
     """A style or a script, by its whole address."""
-    found = assets.served().get(request.scope["path"])
-    if found is None:
+    asset = assets.served().get(request.scope["path"])
+    if asset is None:
         raise HTTPException(404)
     headers = {"Cache-Control": _FOREVER, "Vary": "Accept-Encoding"}
     if "gzip" in request.headers.get("accept-encoding", ""):
         headers["Content-Encoding"] = "gzip"
-        return Response(found.packed, media_type=found.kind, headers=headers)
-    return Response(found.body, media_type=found.kind, headers=headers)
+        return Response(asset.packed, media_type=asset.kind, headers=headers)
+    return Response(asset.body, media_type=asset.kind, headers=headers)
 
 
 async def healthy(_: Request) -> Response:
@@ -249,7 +249,7 @@ async def healthy(_: Request) -> Response:
 
 
 def _held(request: Request) -> frozenset[str]:
-    """The states of the page that the browser holds already."""
+    """The ETags that the browser has cached."""
     held = request.headers.get("if-none-match", "")
     return frozenset(seal.strip().removeprefix("W/") for seal in held.split(","))
 
@@ -277,7 +277,7 @@ def _refused(_: Request, error: Exception) -> Response:
 
 
 def _broken(_: Request, error: Exception) -> Response:
-    """A mistake of ours: what happened goes to standard error, not into the page."""
+    """An internal error: the traceback goes to standard error, not into the page."""
     return told(500, "A mistake of laptime", _mistake(error))
 
 

@@ -29,26 +29,26 @@ class Asset:
 @cache
 def assets() -> Mapping[str, Asset]:
     """Every style and script, by name."""
-    found = {name: _asset(name, static(name), "text/javascript") for name in _SCRIPTS}
-    found |= {name: _asset(name, static(name), "text/css") for name in _STYLES}
-    found[PLOTLY] = _asset(PLOTLY, plotly(), "text/javascript")
-    return MappingProxyType(found)
+    by_name = {name: _asset(name, static(name), "text/javascript") for name in _SCRIPTS}
+    by_name |= {name: _asset(name, static(name), "text/css") for name in _STYLES}
+    by_name[PLOTLY] = _asset(PLOTLY, plotly(), "text/javascript")
+    return MappingProxyType(by_name)
 
 
 @cache
 def served() -> Mapping[str, Asset]:
-    """The same by address, which is all that a request is compared with."""
-    return MappingProxyType({one.address: one for one in assets().values()})
+    """Every style and script by address: a request is looked up here, never joined to a path."""
+    return MappingProxyType({asset.address: asset for asset in assets().values()})
 
 
 @cache
 def edition() -> str:
-    """Changes with any style or script: a page of another edition is no longer what it was."""
+    """A hash over all styles and scripts; cached pages of another edition are invalid."""
     return hashlib.sha256("".join(sorted(served())).encode()).hexdigest()[:8]
 
 
 def address(name: str) -> str:
-    """Where a page finds it."""
+    """The address of an asset in a page."""
     return assets()[name].address
 
 

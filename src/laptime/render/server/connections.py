@@ -1,4 +1,4 @@
-"""Connections with an end: a request that does not come, an answer that is not taken, too many at once."""
+"""Limits on connections: time to send a request, time to take an answer, and how many at once."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ class LimitedConnection(H11Protocol):
         self._timer = self.loop.call_later(seconds, self.transport.abort)
 
     def _make_room(self) -> None:
-        """End the oldest connection that asks nothing: half-open ones shall keep nobody out."""
+        """Close the oldest idle connection, so that half-open ones do not block new clients."""
         held = [
             other
             for other in self.connections

@@ -53,7 +53,7 @@ class Token:
 
     @property
     def kept(self) -> str:
-        """What the cookie holds."""
+        """The hash that the cookie holds."""
         return hashlib.sha256(self._bytes).hexdigest()
 
     @property
@@ -61,7 +61,7 @@ class Token:
         return self.secret.encode("utf-8", "surrogateescape")  # as the environment had it
 
     def is_given(self, given: bytes) -> bool:
-        """Whether that is it; how long this takes tells nothing."""
+        """Whether this is the secret, compared in constant time."""
         return secrets.compare_digest(given, self._bytes)
 
     def opens(self, headers: Headers, cookie: str) -> bool:

@@ -32,24 +32,24 @@ class RunEntry:
     reason: str = ""
 
     def run(self) -> Run | None:
-        """As its `run.json` tells: none of its tables is looked at. Anew, for who still runs may end."""
+        """The run, without reading its tables. Created at each call, since its status may change."""
         return None if self.document is None else Run(self.path, self.document)
 
 
 class Index:
-    """The runs below a folder, found anew at every request."""
+    """The runs below a folder, searched at every request."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self._known: dict[str, RunEntry] = {}
         self._lock = Lock()
-        places = {one_line(one) for one in (folder, folder.absolute(), folder.resolve())} - {"/"}
-        longest = "|".join(re.escape(one) for one in sorted(places, key=len, reverse=True))
+        places = {one_line(path) for path in (folder, folder.absolute(), folder.resolve())} - {"/"}
+        longest = "|".join(re.escape(place) for place in sorted(places, key=len, reverse=True))
         self._places = re.compile(rf"(?<![\w/.-])(?:{longest})/(?=\S)")
-        self._itself = [one for one in places if one.startswith("/")]
+        self._itself = [place for place in places if place.startswith("/")]
 
     def below(self, text: str) -> str:
-        """A message with names below the folder: where that lies on this machine is no reader's business."""
+        """A message with paths relative to the folder, so that it does not reveal where the folder is."""
         text = self._places.sub("", text)
         for itself in self._itself:
             text = text.replace(itself, one_line(self.folder.resolve().name))
@@ -57,20 +57,20 @@ class Index:
 
     def entries(self) -> list[RunEntry]:
         """Every run, by name."""
-        found: dict[str, RunEntry] = {}
+        by_name: dict[str, RunEntry] = {}
         with self._lock:
             for path in find_runs(self.folder):
                 entry = self._read(self._name(path), path)
                 if entry is not None:
-                    found[entry.name] = entry
-            self._known = found
-        return list(found.values())
+                    by_name[entry.name] = entry
+            self._known = by_name
+        return list(by_name.values())
 
     def find(self, name: str) -> RunEntry | None:
         """The run of that name as it is now; None for whatever is not in the index."""
         known = self._known.get(name)
         if known is None:
-            return next((one for one in self.entries() if one.name == name), None)
+            return next((listed for listed in self.entries() if listed.name == name), None)
         if known.path.resolve() != self.folder.resolve() / known.path.relative_to(self.folder):
             return None  # a link has taken its place
         with self._lock:

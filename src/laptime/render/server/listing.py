@@ -95,7 +95,7 @@ class ListRequest:
         return "/?" + urlencode({key: value for key, value in (given | other).items() if value})
 
     def turned(self, sort: str) -> str:
-        """Where a column's head leads: sorted by it, or the other way round."""
+        """The link of a column's head: sort by it, or reverse the order."""
         other = {"asc": "desc", "desc": "asc"}[self.order] if sort == self.sort else _first_order(sort)
         return self.address(sort=sort, order=other)
 
@@ -131,11 +131,11 @@ def choices(rows: Sequence[Row]) -> dict[str, list[str]]:
 
 
 def chosen(rows: Sequence[Row], wanted: ListRequest) -> list[Row]:
-    """The wanted ones in their order."""
+    """The rows that match, in the requested order; rows without the sort key come last."""
     key = SORTS[wanted.sort]
-    found = sorted((row for row in rows if wanted.has(row)), key=lambda row: row.name.lower())
-    known = [row for row in found if key(row) not in (None, "")]
-    unknown = [row for row in found if key(row) in (None, "")]
+    matching = sorted((row for row in rows if wanted.has(row)), key=lambda row: row.name.lower())
+    known = [row for row in matching if key(row) not in (None, "")]
+    unknown = [row for row in matching if key(row) in (None, "")]
     return [*sorted(known, key=key, reverse=wanted.order == "desc"), *unknown]
 
 
@@ -147,13 +147,13 @@ class Listing:
 
     def rows(self, entries: Sequence[RunEntry]) -> list[Row]:
         """A line for each run."""
-        found = {}
+        by_key = {}
         for entry in entries:
             run = entry.run()
             key = (entry.name, entry.seal, run.status if run is not None else DAMAGED)
-            found[key] = self._kept.get(key) or _row_of(entry, run)
-        self._kept = found
-        return list(found.values())
+            by_key[key] = self._kept.get(key) or _row_of(entry, run)
+        self._kept = by_key
+        return list(by_key.values())
 
 
 def _row_of(entry: RunEntry, run: Run | None) -> Row:
@@ -198,20 +198,20 @@ def created_s(run: Run) -> float:
 
 
 def predictable(run: Run) -> bool:
-    """Whether what its step asks of a machine was kept."""
+    """Whether the workload of a step was read and stored."""
     return _mapping(run.summary.get("workload")).get("read") is True
 
 
 def network_of(config: Mapping[str, Any]) -> str:
-    """What a configuration calls the network, or itself."""
+    """The name of the network in a configuration, else of its target, script or run."""
     network = config.get("network")
     if isinstance(network, Mapping):
         network = network.get("name")
     script = config.get("script")
     script = PurePath(script).name if isinstance(script, str) else None
-    for found in (network, config.get("target"), script, config.get("name")):
-        if isinstance(found, str) and found:
-            return one_line(found)
+    for candidate in (network, config.get("target"), script, config.get("name")):
+        if isinstance(candidate, str) and candidate:
+            return one_line(candidate)
     collected = _mapping(config.get("collected")).get("source")
     return f"from a {one_line(collected)}" if isinstance(collected, str) else ""
 

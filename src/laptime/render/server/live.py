@@ -64,7 +64,7 @@ class Kept:
 
 
 def tag(kind: str, entries: Sequence[RunEntry]) -> str:
-    """Changes with whatever a page shows of these runs; made without reading a row."""
+    """An ETag that changes with anything a page shows of these runs; reads no rows."""
     seen: list[object] = [kind, assets.edition()]
     for entry in entries:
         run = entry.run()
@@ -84,13 +84,13 @@ def _seal(path: Path) -> tuple[int, int] | None:
 
 
 def _parts(folder: Path) -> list[tuple[str, int, int]]:
-    found = []
+    parts = []
     try:
         with os.scandir(folder) as files:
             for file in files:
                 if file.name.endswith(".parquet") and not file.name.startswith("."):
                     facts = file.stat()
-                    found.append((file.name, facts.st_mtime_ns, facts.st_size))
+                    parts.append((file.name, facts.st_mtime_ns, facts.st_size))
     except OSError:  # no such table, or a part that was merged away just now
         pass
-    return sorted(found)
+    return sorted(parts)

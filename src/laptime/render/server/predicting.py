@@ -63,8 +63,8 @@ class Predicting:
         question = Question.of({key: value for key, value in query.items() if key not in SUBJECTS})
         [(kind, name)] = given.items()
         with self._lock:
-            found = getattr(self, f"_of_{kind}")(name, question)
-        return {"kind": kind, "name": name, **found}
+            prediction = getattr(self, f"_of_{kind}")(name, question)
+        return {"kind": kind, "name": name, **prediction}
 
     def _of_network(self, name: str, question: Question) -> dict[str, Any]:
         if self._networks is None:
@@ -107,5 +107,5 @@ def form() -> dict[str, Any]:
         "limits": dict(LIMITS),
         "factors": dict(FACTORS),
         "usual": DOZEN,
-        "devices": [(one.name, one.title, one.kind) for one in hardware.devices()],
+        "devices": [(device.name, device.title, device.kind) for device in hardware.devices()],
     }

@@ -21,7 +21,7 @@ _KEPT = 4000
 
 
 class Results:
-    """By run, kept until it changes."""
+    """A cache of the cells by run; an entry is valid until its run changes."""
 
     def __init__(self) -> None:
         self._kept: OrderedDict[str, dict[str, str]] = OrderedDict()
@@ -39,32 +39,32 @@ class Results:
                 return self._kept[seal]
         run = entry.run()
         try:
-            found = cells(run) if run is not None else {}
+            texts = cells(run) if run is not None else {}
         except Exception:  # its own page says what is wrong; the other rows have their numbers
-            found = {}
+            texts = {}
         with self._lock:
-            self._kept[seal] = found
+            self._kept[seal] = texts
             while len(self._kept) > _KEPT:
                 self._kept.popitem(last=False)
-        return found
+        return texts
 
 
 def cells(run: Run) -> dict[str, str]:
     """Steps, step time, samples a second; loss and accuracy of the last epoch, validation before training."""
-    found: dict[str, str] = {}
+    texts: dict[str, str] = {}
     for stage in Stage:  # training first: validation fills what it left, and has the last word on learning
         steps = run.selected(stage)
         timed = series(run, stage, layers=False)
         if timed is None:
             continue
-        found.setdefault("steps", f"{int(np.count_nonzero(steps.of_first_rank)):,}")
-        found.setdefault("step", format.milliseconds(float(np.median(timed.wall_s))))
+        texts.setdefault("steps", f"{int(np.count_nonzero(steps.of_first_rank)):,}")
+        texts.setdefault("step", format.milliseconds(float(np.median(timed.wall_s))))
         if timed.samples_per_s is not None:
-            found.setdefault("rate", format.rate(timed.samples_per_s))
+            texts.setdefault("rate", format.rate(timed.samples_per_s))
         epoch = last_epoch(steps.every)
         learned = epoch.values if epoch else {}
         if "loss" in learned:
-            found["loss"] = format.loss(learned["loss"])
+            texts["loss"] = format.loss(learned["loss"])
         if "top1" in learned:
-            found["top1"] = format.percent(learned["top1"])
-    return found
+            texts["top1"] = format.percent(learned["top1"])
+    return texts

@@ -23,7 +23,7 @@ _GRACE_S = 1  # of requests that are under way when it ends; a tab keeps its con
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Place:
-    """A port that is taken for us already."""
+    """A port that is already bound."""
 
     socket: socket.socket
     host: str
@@ -98,7 +98,7 @@ def serve(app: ASGIApp, place: Place) -> None:
 
 
 def _warm() -> None:
-    """What the first page needs is imported while the reader still types the address."""
+    """Import what the first page needs before it is requested."""
     import duckdb  # noqa: F401
 
     from laptime.render.html import comparison_page, run_page  # noqa: F401

@@ -32,10 +32,10 @@ class Saved:
         self._lock = Lock()
 
     def files(self) -> dict[str, Path]:
-        """Every one by name. The workloads inside runs are not among them: the runs stand for them."""
-        found = {}
+        """Every saved workload by name, except those inside runs."""
+        paths = {}
         with self._lock:
-            before, self._looked_at = self._looked_at, {}  # what is gone is forgotten
+            before, self._looked_at = self._looked_at, {}  # drops files that were deleted
             for directory, folders, names in os.walk(self.folder):
                 if RUN_FILE in names:
                     folders.clear()
@@ -44,9 +44,9 @@ class Saved:
                 for name in sorted(names):
                     path = Path(directory, name)
                     if name.endswith(".json") and not name.startswith(".") and self._holds(path, before):
-                        found[text_of(path.relative_to(self.folder).as_posix())] = path
-            self._found = found
-        return found
+                        paths[text_of(path.relative_to(self.folder).as_posix())] = path
+            self._found = paths
+        return paths
 
     def load(self, name: str) -> Workload | None:
         """The workload of that name, the same object until its file changes; None where there is none."""

@@ -100,7 +100,7 @@ def _lines(view: RunView, width: int, most: int | None, sort: str) -> Iterator[T
         ("The recorder itself", recorder(view)),
         ("Notes", map(one_line, view.notes)),
     ):
-        lines = [line for one in sentences for line in paragraph(one, width - _INDENT, bullet="- ")]
+        lines = [line for text in sentences for line in paragraph(text, width - _INDENT, bullet="- ")]
         if title == "What to look at first":
             lines = [*map(painted, lines)]
         yield from ([Text(), Text(title, style="bold"), *map(_indented, lines)] if lines else [])

@@ -23,7 +23,7 @@ Problems = Iterator[Problem]
 
 
 def conflicts(config: Config, network: NamedNetwork, given: Collection[str]) -> list[Problem]:
-    """Everything that does not go together. `given` are the keys that someone gave, against defaults."""
+    """All conflicts between values. `given` are the keys that were set, as opposed to defaults."""
     return [conflict for check in _CHECKS for conflict in check(config, network, given)]
 
 

@@ -171,7 +171,7 @@ def _kind(given: Mapping[str, Given], network: NamedNetwork) -> tuple[str, str]:
 
 
 def _let_go(key: str, given: Mapping[str, Given], kind: str, network: NamedNetwork, file: str) -> bool:
-    """Whether a choice made by a setting leaves what the file says under a key without a meaning."""
+    """Whether a setting makes the file's value of a key meaningless, so that the value is dropped."""
     chosen = given.get(out_of_place(key, _plain(given), kind, network) or "")
     return chosen is not None and chosen.source != file and given[key].source == file
 
@@ -201,13 +201,13 @@ def _values(given: Mapping[str, Given], kind: str) -> tuple[dict[str, Any], list
 
 
 def _enormous(value: Any) -> bool:
-    """A number that no count, size or seed can be, and that JSON readers lose digits of."""
+    """Whether a number has 2**53 or more, where JSON readers lose digits."""
     items = value if isinstance(value, tuple) else (value,)
     return any(isinstance(item, int) and abs(item) >= 2**53 for item in items)
 
 
 def _placed(path: Path, base: Path) -> Path:
-    """Relative to the file that names it, or to where the command was given."""
+    """An absolute path; `base` is the folder of the file, or the working directory for a setting."""
     if "\0" in str(path):
         return path
     return Path(os.path.abspath(base / os.path.expanduser(path)))

@@ -37,7 +37,7 @@ class Floats:
         self._lock = Lock()  # the thread that pins memory unpacks batches too
 
     def tensor(self, shape: tuple[int, ...]) -> Tensor:
-        """A tensor to be written to."""
+        """An uninitialised tensor of this shape, in reused memory where possible."""
         with self._lock:
             for place in range(len(self._kept)):
                 if self._kept[place].shape == shape and sys.getrefcount(self._kept[place]) == _OURS:
@@ -52,7 +52,7 @@ FLOATS = Floats()
 
 
 class Sent:
-    """Images (samples, channels, height, width) as bytes, on their way: unpickled, they are floats."""
+    """Images (samples, channels, height, width) sent to another process as bytes, unpickled as floats."""
 
     def __init__(self, images: Tensor) -> None:
         self._images = images

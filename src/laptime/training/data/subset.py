@@ -70,7 +70,7 @@ def folds(
 
 
 def _stretches(samples: int, k: int, reach: int) -> list[tuple[Tensor, Tensor]]:
-    """k pairs of sample numbers: a stretch, and all that is further than `reach` away from it."""
+    """k pairs of sample indices: all samples further than `reach` from a contiguous range, and the range."""
     every = torch.arange(samples)
     pairs = []
     for part in range(k):

@@ -52,13 +52,13 @@ def groups_of(given: Sequence[Sequence[Run]], names: Sequence[str] | None = None
 
 
 def are_repetitions(a: Sequence[Run], b: Sequence[Run]) -> bool:
-    """Whether both sides repeat one configuration in one place, so that only noise can set them apart."""
+    """Whether both sides are repetitions of one configuration, so that any difference is noise."""
     keys = {_group_key(run, index, None) for index, run in enumerate([*a, *b])}
     return len(keys) == 1
 
 
 def _group_key(run: Run, index: int, place: int | None) -> str:
-    """The same for repetitions. `place` is the named folder that the run was found in, if others were."""
+    """Equal for repetitions of one configuration. `place` numbers the folder given, if several were given."""
     path = PurePath(run.path.resolve())
     parts: list[str] = [part for part in path.parts if not _REPETITION.fullmatch(part)]
     if len(parts) == len(path.parts):

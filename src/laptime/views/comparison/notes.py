@@ -24,7 +24,7 @@ _MACHINE: dict[str, Callable[[Mapping[str, Any]], Any]] = {
 
 
 def notes(view: ComparisonView, *, same_code: bool) -> Iterator[str]:
-    """One line each."""
+    """The notes of a comparison, one line each."""
     yield from _same(view, same_code)
     yield from _how(view)
     yield from _workload(view)

@@ -56,7 +56,7 @@ class PredictedComparison:
 
     @property
     def real_layers(self) -> list[LayerComparison[PredictedTime]]:
-        """Without the host, which is no layer."""
+        """All layers without the host, which is not a layer."""
         return [row for row in self.layers if row.layer != HOST]
 
     @property
@@ -75,12 +75,12 @@ class PredictedComparison:
 
     @property
     def layer_error(self) -> float | None:
-        """Differences of layers over measured time, all added up: a layer counts as much as it takes."""
+        """The sum of absolute layer errors over the measured time, so large layers weigh more."""
         return self._weighted([row.total for row in self.real_layers])
 
     @property
     def layer_phase_error(self) -> float | None:
-        """The same, of each layer's phases."""
+        """The same over each layer's phases."""
         return self._weighted([time for row in self.real_layers for time in row.phases.values()])
 
     def _weighted(self, times: Sequence[PredictedTime]) -> float | None:
@@ -110,7 +110,7 @@ class PredictedComparison:
         return whole + layers + self._beside()
 
     def _beside(self) -> str:
-        """The host on both sides, where it is large: it is no layer and not in their error."""
+        """Host time of both sides where it is large: the layer errors do not include it."""
         if self.host is None or self.host.largest < _LARGE_HOST_SHARE * self.measured.step_s.median:
             return ""
         times = {"predicted": self.host.predicted, "measured": self.host.measured}

@@ -293,7 +293,7 @@ class _Pair:
         )
 
     def _judged(self, comparison: Comparison) -> Comparison:
-        """Identical code is neither faster nor slower: what sets its runs apart is noise."""
+        """Runs of identical code differ by noise only, so their verdict is never faster or slower."""
         claims = comparison.verdict in (Verdict.FASTER, Verdict.SLOWER)
         return replace(comparison, verdict=Verdict.CANNOT_TELL) if claims and self._same_code else comparison
 
@@ -370,7 +370,7 @@ def _results(a: Sequence[ComparedRun], b: Sequence[ComparedRun]) -> Iterator[Res
 
 
 def _told_from_noise(a: Sequence[float], b: Sequence[float]) -> bool:
-    """A ratio of exponentials is a difference: the interval of the one is the interval of the other."""
+    """Whether the interval of B - A excludes 0. The ratio exp(B) / exp(A) is exp(B - A): 1 stands for 0."""
     row = compare_runs([np.exp([value]) for value in a], [np.exp([value]) for value in b])
     return row.low > 1.0 or row.high < 1.0
 

@@ -35,12 +35,12 @@ def _column(title: str, cells: Iterable[str | Cell], *, words: bool = False, pri
 
 
 def number(value: float | None, write: Callable[[float], str]) -> str:
-    """As `write` has it; a dash where it is not known."""
+    """A number formatted by `write`; a dash where it is unknown."""
     return format.UNKNOWN if value is None or math.isnan(value) else write(value)
 
 
 def ratio_text(comparison: Comparison) -> str:
-    """B over A. Steps of one run each do not tell differences of a thousandth."""
+    """B over A, with two decimals where each side is one run: noise exceeds a thousandth."""
     return number(comparison.ratio, lambda value: _ratio(value, comparison))
 
 
@@ -188,7 +188,7 @@ def runs_table(view: SeveralRuns) -> Table:
 
 
 def device_text(run: ComparedRun, stage: Stage) -> str:
-    """Where it ran, and on how many of them."""
+    """The device and how many of them the run used."""
     ranks = len(run.series[stage].devices) if stage in run.series else 1
     name = one_line(str(run.view.device.get("name") or format.UNKNOWN))
     return f"{ranks} × {name}" if ranks > 1 else name

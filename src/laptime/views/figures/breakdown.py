@@ -1,4 +1,4 @@
-"""The closed books of a step: its accounts side by side, adding up to its wall time."""
+"""The step breakdown: accounts that add up to the step's wall time."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from laptime.views import palette
 from laptime.views.figures.figure import Figure, axis
 from laptime.views.run_view import RunView
 
-_DUST = 1e-6  # of a step: what rounding leaves of sums
+_DUST = 1e-6  # share of a step: rounding error of sums
 
 
 def books(view: RunView) -> Figure | None:

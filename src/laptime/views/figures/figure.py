@@ -39,7 +39,7 @@ class Figure:
     asks: str = ""  # what the selector is of: "layer"
 
     def document(self) -> dict[str, Any]:
-        """As the page's script takes it."""
+        """The figure as JSON for the page's script."""
         shown = set(self.choices[0].shows) if self.choices else set(range(len(self.traces)))
         first = dict(self.choices[0].layout) if self.choices else {}
         return {
@@ -49,8 +49,8 @@ class Figure:
             ],
             "layout": {**self.layout, **first, "height": self.height},
             "choices": [
-                {"name": one.name, "shows": list(one.shows), "layout": dict(one.layout)}
-                for one in self.choices
+                {"name": choice.name, "shows": list(choice.shows), "layout": dict(choice.layout)}
+                for choice in self.choices
             ],
             "asks": self.asks,
         }
@@ -68,7 +68,7 @@ def label(name: str) -> str:
 
 
 def short(name: str, longest: int = _LONGEST) -> str:
-    """A name for an axis; its end stays, which tells more than its beginning."""
+    """A name shortened for an axis. The end is kept: it is more specific than the beginning."""
     text = one_line(name)
     return _letters(text if len(text) <= longest else "…" + text[1 - longest :])
 
@@ -79,14 +79,14 @@ def _letters(text: str) -> str:
 
 
 def apart(names: Sequence[str]) -> list[str]:
-    """Names for an axis or a legend; two that became equal by being shortened are kept apart."""
+    """Shortened names for an axis or a legend; equal ones are numbered."""
     seen: dict[str, int] = {}
-    found = []
+    labels = []
     for name in names:
         text = short(name)
         seen[text] = seen.get(text, 0) + 1
-        found.append(text if seen[text] == 1 else f"{text} ({seen[text]})")
-    return found
+        labels.append(text if seen[text] == 1 else f"{text} ({seen[text]})")
+    return labels
 
 
 def milliseconds(values: Any) -> list[float | None]:

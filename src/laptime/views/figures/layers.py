@@ -79,8 +79,8 @@ def forward_against_backward(layers: Sequence[LayerSummary], unit: str) -> Figur
     shown = [layer for layer in both if layer.layer in largest]
     traces = []
     for phase in (Phase.FORWARD, Phase.BACKWARD):
-        times = [found for layer in shown if (found := layer.phase(phase))]
-        medians = np.array([found.median for found in times])
+        times = [summary for layer in shown if (summary := layer.phase(phase))]
+        medians = np.array([summary.median for summary in times])
         traces.append(
             {
                 "type": "bar",
@@ -90,8 +90,8 @@ def forward_against_backward(layers: Sequence[LayerSummary], unit: str) -> Figur
                 "error_y": {
                     "type": "data",
                     "symmetric": False,
-                    "array": milliseconds(np.array([found.q3 for found in times]) - medians),
-                    "arrayminus": milliseconds(medians - np.array([found.q1 for found in times])),
+                    "array": milliseconds(np.array([summary.q3 for summary in times]) - medians),
+                    "arrayminus": milliseconds(medians - np.array([summary.q1 for summary in times])),
                     "thickness": 1,
                     "width": 2,
                 },
@@ -213,14 +213,14 @@ def _devices(digest: Digest, ranks: Sequence[int]) -> dict[int, str]:
 
 
 def _summed(rows: Rows) -> Rows:
-    """The phases of each bin together, at the place of its first."""
+    """Seconds of each bin summed over its phases."""
     bins, first, place = np.unique(rows["bin"], return_index=True, return_inverse=True)
     seconds = np.bincount(place, rows["seconds"], minlength=len(bins))
     return {name: column[first] for name, column in rows.items()} | {"seconds": seconds}
 
 
 def _top(seconds: Any) -> float:
-    """Where a line ends that one slow step, such as the first, does not stretch, in ms."""
+    """The upper end of the axis in ms, ignoring single slow steps such as the first."""
     usual = np.asarray(seconds) * 1e3
     return float(min(usual.max(), 2.5 * np.quantile(usual, 0.9))) or 1e-3
 
@@ -240,13 +240,13 @@ def _line(rows: Rows, name: str, tint: str) -> Trace:
 
 
 def _dotted(traces: Sequence[Trace]) -> str:
-    """What is said of a figure with dots: a line between two of them is of no step."""
+    """A note for figures with dots: the lines between them were not measured."""
     drawn = any(trace["mode"] == "lines+markers" for trace in traces)
     return " Dots are the steps that were measured; nothing is known between them." if drawn else ""
 
 
 def _slow(digest: Digest, rank: int, phase: str, layers: Sequence[str], traces: list[Trace]) -> list[int]:
-    """Single slow times of these layers, as crosses in their colours; where they are among the traces."""
+    """Append the outliers of these layers as crosses; return their indices in `traces`."""
     if phase == "all phases":
         return []
     rows = of(digest.slow_layers, rank=rank, phase=phase)

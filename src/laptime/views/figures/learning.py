@@ -57,9 +57,9 @@ def accuracy(learning: Rows) -> Figure | None:
 def losses(runs: Mapping[str, Digest]) -> Figure | None:
     """The losses of several runs in one picture."""
     rows = {
-        name: one.learning
-        for name, one in runs.items()
-        if not np.isnan(one.learning["loss"].astype(float)).all()
+        name: digest.learning
+        for name, digest in runs.items()
+        if not np.isnan(digest.learning["loss"].astype(float)).all()
     }
     if not rows:
         return None

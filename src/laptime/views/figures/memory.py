@@ -106,7 +106,7 @@ def _estimated(one: OneStep, workload: Workload, below: int) -> list[Trace]:
 
 def _spans(one: OneStep) -> Mapping[tuple[str, str], tuple[float, float]]:
     """Start and length of each layer's phases since the step began."""
-    found: dict[tuple[str, Any], tuple[float, float]] = {}
+    spans: dict[tuple[str, Any], tuple[float, float]] = {}
     for row in one.layers:
-        found[row.layer, row.phase.value] = (row.start_s - one.start_s, row.seconds)
-    return found
+        spans[row.layer, row.phase.value] = (row.start_s - one.start_s, row.seconds)
+    return spans

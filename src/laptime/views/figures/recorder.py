@@ -1,4 +1,4 @@
-"""What recording cost: steps with layer marks beside steps without."""
+"""Recording overhead: steps with layer marks beside steps without."""
 
 from __future__ import annotations
 

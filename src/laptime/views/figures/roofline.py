@@ -31,9 +31,9 @@ class Ceiling:
 def roofline(layers: Sequence[LayerSummary], workload: Workload, ceiling: Ceiling | None) -> Figure | None:
     """A point for each layer and pass that computes: FLOP/s over FLOPs a byte."""
     work: dict[tuple[str, str], tuple[int, int]] = {}
-    for one in workload.operations:
-        flops, moved = work.get((one.layer, one.phase.value), (0, 0))
-        work[one.layer, one.phase.value] = (flops + one.flops, moved + one.moved)
+    for operation in workload.operations:
+        flops, moved = work.get((operation.layer, operation.phase.value), (0, 0))
+        work[operation.layer, operation.phase.value] = (flops + operation.flops, moved + operation.moved)
     traces: list[Trace] = []
     reach = [1e30, 0.0]
     for phase in (Phase.FORWARD, Phase.BACKWARD):
@@ -44,7 +44,10 @@ def roofline(layers: Sequence[LayerSummary], workload: Workload, ceiling: Ceilin
             if flops and moved and times and times.median:
                 points.append((flops / moved, flops / times.median, layer.layer, times.median))
         if points:
-            reach = [min(reach[0], *(one[0] for one in points)), max(reach[1], *(one[0] for one in points))]
+            reach = [
+                min(reach[0], *(point[0] for point in points)),
+                max(reach[1], *(point[0] for point in points)),
+            ]
             traces.append(_points(points, phase.value))
     if not traces:
         return None
@@ -72,32 +75,32 @@ def roofline(layers: Sequence[LayerSummary], workload: Workload, ceiling: Ceilin
 
 
 def _apart(points: list[Point]) -> list[Point]:
-    """The longest few whose names would not be written over each other."""
-    found: list[Point] = []
-    for one in sorted(points, key=lambda one: -one[3]):
-        far = [np.abs(np.log10([one[0] / other[0], one[1] / other[1]])) for other in found]
-        if len(found) < _NAMED and all(x > _ROOM[0] or y > _ROOM[1] for x, y in far):
-            found.append(one)
-    return found
+    """The slowest points whose labels do not overlap."""
+    labelled: list[Point] = []
+    for point in sorted(points, key=lambda point: -point[3]):
+        far = [np.abs(np.log10([point[0] / other[0], point[1] / other[1]])) for other in labelled]
+        if len(labelled) < _NAMED and all(x > _ROOM[0] or y > _ROOM[1] for x, y in far):
+            labelled.append(point)
+    return labelled
 
 
 def _points(points: list[Point], phase: str) -> Trace:
-    longest = max(one[3] for one in points)
+    longest = max(point[3] for point in points)
     named = _apart(points)
     return {
         "type": "scatter",
         "mode": "markers+text",
         "name": phase,
-        "text": [short(one[2], 20) if one in named else "" for one in points],
+        "text": [short(point[2], 20) if point in named else "" for point in points],
         # Forward and backward of a layer lie close to each other.
         "textposition": "top center" if phase == "forward" else "bottom center",
         "textfont": {"size": 11, "color": palette.colour(phase)},
-        "x": packed([one[0] for one in points], "f8"),
-        "y": packed([one[1] for one in points], "f8"),
-        "customdata": [[label(one[2]), one[3] * 1e3] for one in points],
+        "x": packed([point[0] for point in points], "f8"),
+        "y": packed([point[1] for point in points], "f8"),
+        "customdata": [[label(point[2]), point[3] * 1e3] for point in points],
         "marker": {
             "color": palette.colour(phase),
-            "size": [6 + 16 * float(np.sqrt(one[3] / longest)) for one in points],
+            "size": [6 + 16 * float(np.sqrt(point[3] / longest)) for point in points],
             "opacity": 0.75,
         },
         "hovertemplate": "%{customdata[0]}: %{y:.3s}FLOP/s at %{x:.3g} FLOPs a byte, "
@@ -109,7 +112,7 @@ def _points(points: list[Point], phase: str) -> Trace:
 def _roofs(ceiling: Ceiling, reach: list[float]) -> list[Trace]:
     traces = []
     low, high = reach[0] / 3, reach[1] * 3
-    for place, (dtype, peak) in enumerate(sorted(ceiling.flops.items(), key=lambda one: one[1])):
+    for place, (dtype, peak) in enumerate(sorted(ceiling.flops.items(), key=lambda item: item[1])):
         bend = peak / ceiling.bandwidth
         places = sorted({low, max(low, min(bend, high)), high})
         traces.append(

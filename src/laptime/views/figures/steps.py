@@ -57,7 +57,7 @@ def _band(rows: Rows) -> Trace:
 
 
 def _stacked(rows: Rows, values: Column) -> Trace:
-    """A stack falls to nothing where steps of the other stage lie between: it knows no gaps."""
+    """A stacked area, set to 0 where steps of the other stage lie between: Plotly's stacks have no gaps."""
     gaps = np.flatnonzero(rows["after_gap"])
     edges = np.stack([rows["step"][gaps - 1] + _EDGE, rows["step"][gaps] - _EDGE], axis=1).ravel()
     twice = np.repeat(gaps, 2)
@@ -68,9 +68,9 @@ def _stacked(rows: Rows, values: Column) -> Trace:
 
 
 def frame(rows: Rows, column: str = "median_s") -> dict[str, Any]:
-    """An axis that the first step, which warms up, and single slow ones do not stretch; its end in ms.
+    """An axis in ms whose range ignores the warm-up step and single slow steps.
 
-    Where it cuts something off, a double click shows all.
+    A double click shows the whole range.
     """
     values = rows[column][~np.isnan(rows[column])] * 1e3
     if values.size < 5:
@@ -86,7 +86,7 @@ def step_axis(digest: Digest) -> dict[str, Any]:
 
 
 def _beyond(rows: Rows, column: str = "median_s") -> str:
-    """What is said of a line that leaves its frame, and where it ends; nothing where it stays inside."""
+    """A sentence on points beyond the axis range and the largest of them; empty where there are none."""
     values = rows[column] * 1e3
     reach = frame(rows, column).get("range")
     out = int(np.count_nonzero(values > reach[1])) if reach else 0
@@ -102,7 +102,7 @@ def _ranks(rows: Rows) -> list[int]:
 
 
 def _lowest_rank(digest: Digest) -> Rows | None:
-    """The steps of the rank that speaks for all; None where they are too few for a line."""
+    """The steps of the lowest rank; None where they are too few for a line."""
     rows = of(digest.steps, stage=digest.stage.value)
     if len(rows["step"]):
         rows = of(rows, rank=_ranks(rows)[0])
@@ -267,7 +267,7 @@ def percentage_error(digest: Digest) -> Figure | None:
 
 def _charged(rows: Rows) -> tuple[Any, Any]:
     """Seconds in the accounts that layers and the loss compute in, and seconds in any account."""
-    compute = np.sum([np.nan_to_num(rows[one.column]) for one in COMPUTE], axis=0)
+    compute = np.sum([np.nan_to_num(rows[account.column]) for account in COMPUTE], axis=0)
     if not np.isnan(rows["idle_s"]).all():  # on traced steps idle time was taken out of the phases
         compute = compute + np.nan_to_num(rows["idle_s"])
     return compute, rows["mean_s"] - rows["unexplained_s"]

@@ -79,7 +79,7 @@ def _bar(row: LayerTime | KernelTime, name: str, tint: str) -> _Bar:
 
 
 def _outside(one: OneStep) -> str:
-    """The accounts that no layer has a part of, `data_wait 0.24 ms, host 3.1 ms`."""
+    """The accounts outside all layers, as `data_wait 0.24 ms, host 3.1 ms`."""
     return ", ".join(
         f"{account} {format.milliseconds(seconds)} ms"
         for account, seconds in one.accounts.items()
@@ -88,13 +88,13 @@ def _outside(one: OneStep) -> str:
 
 
 def _told(one: OneStep) -> str:
-    if not (found := _outside(one)):
+    if not (outside := _outside(one)):
         return ""
-    return f" Outside the layers: {found}; how long these took is known, where in the gaps each was is not."
+    return f" Outside the layers: {outside}; how long these took is known, where in the gaps each was is not."
 
 
 def _gaps(one: OneStep) -> list[_Bar]:
-    """What lies between the layers' times, from the start of the step to its end."""
+    """Gaps between the layers, from the start of the step to its end."""
     until, end = one.start_s, one.start_s + one.wall_s
     inside = f"of the whole step, {_outside(one) or 'no account'}"
     gaps = []
@@ -107,7 +107,7 @@ def _gaps(one: OneStep) -> list[_Bar]:
 
 
 def _least(lanes: Mapping[str, Sequence[_Bar]]) -> float:
-    """Seconds that a bar must last to bear its name."""
+    """The least seconds of a bar that is labelled."""
     longest = sorted(
         (bar.seconds for lane, bars in lanes.items() if lane != OUTSIDE for bar in bars), reverse=True
     )
@@ -150,13 +150,13 @@ def _round(value: float) -> float:
 
 
 def _depths(kernels: Sequence[KernelTime]) -> list[tuple[KernelTime, int]]:
-    """How many others of its stream each one is inside of: an operator calls operators."""
-    found = []
+    """The nesting depth of each kernel or operator in its stream: operators call operators."""
+    depths = []
     open_until: dict[int, list[float]] = {}
     for kernel in sorted(kernels, key=lambda kernel: (kernel.start_s, -kernel.seconds)):
         ends = open_until.setdefault(kernel.stream, [])
         while ends and ends[-1] <= kernel.start_s + _DUST:
             ends.pop()
-        found.append((kernel, len(ends)))
+        depths.append((kernel, len(ends)))
         ends.append(kernel.start_s + kernel.seconds)
-    return found
+    return depths

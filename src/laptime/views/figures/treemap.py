@@ -82,20 +82,20 @@ def treemap(layers: Sequence[LayerSummary], paths: Mapping[str, str]) -> Figure 
 def _joined(
     seconds: Mapping[tuple[str, ...], float], own: Mapping[tuple[str, ...], float]
 ) -> dict[tuple[str, ...], tuple[str, ...]]:
-    """Nodes with their parents; a module with one child alone, and no time of its own, is that child."""
+    """The parent of each node; a module with a single child and no time of its own is replaced by it."""
     children: dict[tuple[str, ...], list[tuple[str, ...]]] = {}
     for node in seconds:
         if node:
             children.setdefault(node[:-1], []).append(node)
-    found: dict[tuple[str, ...], tuple[str, ...]] = {(): ()}
+    parents: dict[tuple[str, ...], tuple[str, ...]] = {(): ()}
 
     def add(node: tuple[str, ...], parent: tuple[str, ...]) -> None:
         while len(children.get(node, ())) == 1 and node not in own:
             node = children[node][0]
-        found[node] = parent
+        parents[node] = parent
         for child in children.get(node, ()):
             add(child, node)
 
     for child in children[()]:
         add(child, ())
-    return found
+    return parents

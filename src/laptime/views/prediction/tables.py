@@ -145,10 +145,10 @@ def _largest(view: PredictionView, made: Sequence[Prediction]) -> list[Cells]:
     """The largest batch that fits each device and its throughput, where that was asked for."""
     if not view.largest:
         return []
-    found = [view.largest_of(each) for each in made]
-    speeds = [each.samples_per_s if each else None for each in found]
+    largest = [view.largest_of(each) for each in made]
+    speeds = [each.samples_per_s if each else None for each in largest]
     return [
-        (Column(title="largest batch", priority=3), [_batch(each) for each in found]),
+        (Column(title="largest batch", priority=3), [_batch(each) for each in largest]),
         (
             Column(title="samples/s there", priority=5),
             ["" if speed is None else f"{speed:,.0f}" for speed in speeds],

@@ -106,8 +106,10 @@ class PredictionView:
 
     def largest_of(self, made: Prediction) -> Largest | None:
         """The largest batch of a prediction's device and number of GPUs."""
-        of_device = [found for found in self.largest if found.device == made.device]
-        exact = [found for found in of_device if found.prediction and found.prediction.gpus == made.gpus]
+        of_device = [largest for largest in self.largest if largest.device == made.device]
+        exact = [
+            largest for largest in of_device if largest.prediction and largest.prediction.gpus == made.gpus
+        ]
         return next(iter(exact or of_device), None)
 
     def document(self) -> dict[str, Any]:
@@ -186,8 +188,8 @@ def _read(path: Path) -> PredictionView:
 def _largest(document: Any) -> Largest:
     given = mapping(document)
     made = given.get("prediction")
-    found = build(Largest, {"readings": 0, "exact": True, **given, "prediction": None})
-    return replace(found, prediction=None if made is None else Prediction.of(made))
+    largest = build(Largest, {"readings": 0, "exact": True, **given, "prediction": None})
+    return replace(largest, prediction=None if made is None else Prediction.of(made))
 
 
 def _choice(document: Any) -> DeviceChoice:

@@ -122,7 +122,7 @@ def _survey(
 
 
 def _make_room(plan: Plan, folder: Path) -> None:
-    """Hours of waiting for a disk that was too small from the start are worth one question."""
+    """Raise where the disk is too small, before anything is transferred."""
     needed = sum(file.entry.size or 0 for file in plan.wanted if not (folder / file.name).exists())
     free = shutil.disk_usage(folder).free
     if needed > free:
@@ -179,7 +179,7 @@ def _judge(done: Sequence[Outcome], plan: Plan, remote: Remote) -> None:
 
 
 def _sweep(plan: Plan, folder: Path) -> None:
-    """Everything has come: parts of files that have changed or gone meanwhile are of no use any more."""
+    """Delete leftover part files once everything has been transferred."""
     for above in {(folder / file.name).parent for file in plan.wanted}:
         if not above.is_symlink() and above.is_dir():
             for part in above.glob(PART.format("?" * 16)):

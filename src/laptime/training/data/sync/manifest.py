@@ -61,7 +61,7 @@ class Manifest:
         return self._files.get(name)
 
     def add(self, name: str, file: SyncedFile) -> None:
-        """Remember a finished file, even if the next moment is the last."""
+        """Record a finished file in the journal at once, so that a killed process does not lose it."""
         line = json.dumps([name, asdict(file)]).encode() + b"\n"
         with self._lock:
             os.write(self._journal, line)
@@ -69,7 +69,7 @@ class Manifest:
             self._changed = True
 
     def close(self, remote: str) -> None:
-        """Write the manifest; the journal is in it then."""
+        """Write the manifest, which includes the journal, and delete the journal."""
         os.close(self._journal)
         if self._changed:
             files = {name: asdict(file) for name, file in sorted(self._files.items())}
@@ -80,7 +80,7 @@ class Manifest:
 
 @contextmanager
 def holding(folder: Path, remote: str) -> Iterator[Manifest]:
-    """The manifest of a folder that no other synchronisation writes to meanwhile."""
+    """The manifest of a folder, locked against other synchronisations."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with _locked(folder):

@@ -63,13 +63,13 @@ class SyncBudget:
         self._taken = dict.fromkeys(_TOO_MUCH, 0)
 
     def take(self, what: str, count: int = 1) -> None:
-        """So many more have come."""
+        """Count what was received, and raise beyond the limit."""
         with self._lock:
             self._taken[what] += count
         self.allow(what, self._taken[what])
 
     def allow(self, what: str, count: int) -> None:
-        """So many are no more than allowed, and there is time left."""
+        """Raise where a count or the time is beyond its limit."""
         limit = getattr(self.limits, what)
         if count > limit:
             raise DataError(f"the remote folder has more than {_TOO_MUCH[what].format(limit)}")
