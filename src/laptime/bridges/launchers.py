@@ -91,5 +91,5 @@ def told_rank() -> int | None:
             return int(os.environ["RANK"])
     except (KeyError, ValueError):
         pass
-    found = launched()
-    return found.rank if found is not None else None
+    launch = launched()
+    return launch.rank if launch is not None else None

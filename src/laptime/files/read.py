@@ -150,23 +150,23 @@ def read_arrays(path: str | Path, *, most: int = ARRAY_BYTES) -> dict[str, NDArr
     """The arrays of an .npz file: no pickles, and no more bytes than it says and `most` allows."""
     from numpy.lib import format as npy
 
-    found: dict[str, NDArray[Any]] = {}
+    arrays: dict[str, NDArray[Any]] = {}
     try:
         with open_plain(path) as raw, zipfile.ZipFile(raw) as folder:
             members = folder.infolist()
-            if len(members) > _ARRAYS or sum(one.file_size for one in members) > most:
+            if len(members) > _ARRAYS or sum(info.file_size for info in members) > most:
                 raise _refused(errno.EFBIG, f"it unpacks to more than {size(most)}", path)
             for member in members:
                 with folder.open(member) as file:
                     _check_header(file, member.file_size)
                 with folder.open(member) as file:
                     name = member.filename.removesuffix(".npy")
-                    found[name] = npy.read_array(file, allow_pickle=False)
+                    arrays[name] = npy.read_array(file, allow_pickle=False)
     except (OSError, ValueError):
         raise
     except Exception as error:  # zipfile and numpy raise what they like at what is no file of theirs
         raise ValueError(str(error) or "it is cut off") from error
-    return found
+    return arrays
 
 
 def _check_header(file: IO[bytes], count: int) -> None:

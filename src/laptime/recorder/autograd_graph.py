@@ -96,10 +96,10 @@ class Entries:
         tops = _find(thread, roots, self._ways.get(_shape(thread), {})) if thread.numbers else None
         if tops is None:
             return None
-        found = _by_owner(thread.codes, tops)
+        boundaries = _by_owner(thread.codes, tops)
         thread.done = max(tops) + 1
         thread.inputs[: thread.done] = [None] * thread.done
-        return found
+        return boundaries
 
     def boundaries(self, roots: Sequence[Node], skip: Callable[[int], bool] | None) -> list[tuple[int, Node]]:
         """(owner, highest node) for each stretch of nodes reachable from the roots, the first to run first.
@@ -203,10 +203,10 @@ def _turns(start: Node, number: int) -> tuple[int, ...] | None:
         for turn, (parent, _) in enumerate(node.next_functions):
             if parent is None or parent in seen:
                 continue
-            found = parent._sequence_nr()
-            if found == number:
+            parent_number = parent._sequence_nr()
+            if parent_number == number:
                 return (*turns, turn)
-            if number < found != ACCUMULATE:
+            if number < parent_number != ACCUMULATE:
                 seen.add(parent)
                 queue.append((parent, (*turns, turn)))
     return None

@@ -142,7 +142,7 @@ class Breakdown:
         )
 
     def _logged(self, raws: Sequence[RawStep]) -> dict[str, list[float | None]]:
-        found: dict[str, list[float | None]] = {}
+        numbers: dict[str, list[float | None]] = {}
         for name in sorted({name for raw in raws for name in raw.logged}):
             values: list[Any] = []
             for raw in raws:
@@ -153,8 +153,8 @@ class Breakdown:
                     )
                     value = None
                 values.append(self._asked(name, value) if callable(value) else value)
-            found[name] = read_numbers(values)
-        return found
+            numbers[name] = read_numbers(values)
+        return numbers
 
     def _asked(self, name: str, function: Any) -> Any:
         """The number that a function gives."""
@@ -343,7 +343,7 @@ def check(walls: NDArray[np.float64], accounts: NDArray[np.float64]) -> None:
 
 def read_numbers(values: Sequence[Any]) -> list[float | None]:
     """Numbers, read from tensors that are already computed: those of a device all at once."""
-    found: list[float | None] = [
+    numbers: list[float | None] = [
         None if isinstance(value, torch.Tensor | None) else as_number(value) for value in values
     ]
     groups: dict[tuple[torch.device, torch.dtype], list[int]] = {}
@@ -353,5 +353,5 @@ def read_numbers(values: Sequence[Any]) -> list[float | None]:
     for (device, _), indices in groups.items():
         tensors = [values[index].reshape(()) for index in indices]
         for index, number in zip(indices, backend_of(device).read_numbers(device, tensors), strict=True):
-            found[index] = float(number)
-    return found
+            numbers[index] = float(number)
+    return numbers

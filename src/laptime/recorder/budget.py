@@ -207,10 +207,10 @@ class Budget:
         """What the training paid for its layer times: the marked share of its steps times their cost."""
         trained = self._counts[True] + self._counts[False]
         marked = self._counts[True] / trained if trained else 0.0
-        found = self.overhead()
-        if found is None:
+        overhead = self.overhead()
+        if overhead is None:
             return {"marked_share": marked, "paid": 0.0 if not marked else None, "paid_how": "estimated"}
-        measured = found.how == "measured"
-        ratio = found.ratio if measured else found.estimated
+        measured = overhead.how == "measured"
+        ratio = overhead.ratio if measured else overhead.estimated
         cost = marked * max(0.0, ratio - 1.0) if ratio is not None else None
         return {"marked_share": marked, "paid": cost, "paid_how": "measured" if measured else "estimated"}

@@ -205,6 +205,6 @@ def _places() -> Iterator[tuple[Any, str]]:
     yield native.Reducer, "_rebuild_buckets"  # DDP's, after its first pass: rank 0 tells the new buckets
     yield dist, "_broadcast_coalesced"  # DDP's buffers
     for module, owner, name in ELSEWHERE:
-        found = sys.modules.get(module)
-        if found is not None and (not owner or hasattr(found, owner)):
-            yield getattr(found, owner) if owner else found, name
+        loaded = sys.modules.get(module)
+        if loaded is not None and (not owner or hasattr(loaded, owner)):
+            yield getattr(loaded, owner) if owner else loaded, name

@@ -205,8 +205,8 @@ class Division:
     def layers(self) -> list[LayerUnit]:
         """The layers, in the order in which they were first called."""
         order = self._first_layer_calls()
-        found = [unit for unit in self.units if unit.is_layer and unit.leader is None]
-        return sorted(found, key=lambda unit: order.get(unit.index, len(order)))
+        layers = [unit for unit in self.units if unit.is_layer and unit.leader is None]
+        return sorted(layers, key=lambda unit: order.get(unit.index, len(order)))
 
     def parameters_by_layer(self, claimed: set[int]) -> dict[int, list[torch.Tensor]]:
         """Parameters of each layer by unit index; a tied parameter belongs to its first user.
@@ -274,10 +274,10 @@ def candidates(root: nn.Module, granularity: Granularity) -> dict[str, str | Non
     if granularity == "layer":
         return {path: None for path, module, _ in walk(root) if _owns_matrix(module)}
     if granularity == "module":
-        found = (
+        modules = (
             (path, module) for path, module, _ in walk(root) if _is_leaf(module) or _owns_parameter(module)
         )
-        return {path: None for path, module in found if not isinstance(module, _Loss)}
+        return {path: None for path, module in modules if not isinstance(module, _Loss)}
     if isinstance(granularity, bool):
         raise UnknownGranularity("layers= takes 'layer', 'module', a depth or a mapping, not a bool")
     if isinstance(granularity, int):
@@ -297,7 +297,7 @@ def _owns_parameter(module: nn.Module) -> bool:
 def _at_depth(root: nn.Module, depth: int) -> dict[str, str | None]:
     if depth < 0:
         raise UnknownGranularity(f"layers={depth}: a depth counts from 0 (the whole network)")
-    found: dict[str, str | None] = {}
+    paths: dict[str, str | None] = {}
     uncallable = {path for path, module, _ in walk(root) if _never_called(module)}
     for path, module, parent in walk(root):
         level = path.count(".") + 1 if path else 0
@@ -306,13 +306,13 @@ def _at_depth(root: nn.Module, depth: int) -> dict[str, str | None]:
         if isinstance(module, _Loss):
             continue  # its time is the loss's
         if path not in uncallable and (level == depth or stands_in or (level < depth and _is_leaf(module))):
-            found[path] = None
-    return found
+            paths[path] = None
+    return paths
 
 
 def _as_mapped(root: nn.Module, mapping: Mapping[str, str | Sequence[str]]) -> dict[str, str | None]:
     paths = {path: module for path, module, _ in walk(root)}
-    found: dict[str, str | None] = {}
+    layer_names: dict[str, str | None] = {}
     if not mapping or not all(mapping.values()):
         raise UnknownGranularity("layers={…} needs a module path, or a list of them, for every layer name")
     for name, targets in mapping.items():
@@ -321,5 +321,5 @@ def _as_mapped(root: nn.Module, mapping: Mapping[str, str | Sequence[str]]) -> d
                 near = difflib.get_close_matches(target, paths, n=1)
                 hint = f"did you mean {near[0]!r}?" if near else "print(network) shows the paths"
                 raise UnknownGranularity(f"layers[{name!r}]: the network has no module {target!r}; {hint}")
-            found[target] = name
-    return found
+            layer_names[target] = name
+    return layer_names

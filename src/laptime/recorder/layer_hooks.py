@@ -113,19 +113,19 @@ def mark_nodes(hooks: HookState, outputs: Any) -> int:
     entries = hooks.entries
     roots = graph_roots(outputs)
     searching = any(network.discovery for network in hooks.networks)
-    found = None if searching else entries.known(roots)
-    if found is None:
+    boundaries = None if searching else entries.known(roots)
+    if boundaries is None:
         hooks.timeline.mark(INSTRUMENT)
         began = time.perf_counter()
-        found = entries.boundaries(roots, _no_layer(hooks.units) if searching else None)
+        boundaries = entries.boundaries(roots, _no_layer(hooks.units) if searching else None)
         hooks.step.walked(time.perf_counter() - began)
     known = hooks.boundaries
-    for code, node in found:
+    for code, node in boundaries:
         boundary = known.get(code)
         if boundary is None:
             boundary = known[code] = _boundary(hooks, code)
         boundary.put_on(node)
-    return found[0][0] if found else BACKWARD
+    return boundaries[0][0] if boundaries else BACKWARD
 
 
 def _no_layer(units: Sequence[LayerUnit]) -> Callable[[int], bool]:

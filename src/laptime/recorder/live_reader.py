@@ -78,7 +78,10 @@ class StepReader(Reader):
     def operations(self) -> list[Operation]:
         """Each with the name of its layer: the last one entered before it, or the first of its pass."""
         names = list(_names(self.units))
-        return [replace(one, layer=names[place]) if place >= 0 else one for one, place in self.found]
+        return [
+            replace(operation, layer=names[place]) if place >= 0 else operation
+            for operation, place in self.found
+        ]
 
 
 class _Storages(Alive):
@@ -96,7 +99,7 @@ def _names(units: Sequence[LayerUnit | None]) -> Iterator[str]:
         elif unit.is_layer:
             current = _layer(unit)
         elif current == LOSS_LAYER:
-            layers = (_layer(one) for one in units[place:] if one is not None and one.is_layer)
+            layers = (_layer(later) for later in units[place:] if later is not None and later.is_layer)
             current = next(layers, LOSS_LAYER)
         yield current
 

@@ -133,7 +133,7 @@ class _Nodes(TorchFunctionMode):
     def watch(self) -> None:
         """Look, unless that could be felt."""
         modes = _get_current_function_mode_stack()
-        if not _UNTOUCHED or compiles() or self._calling or any(one is not self for one in modes):
+        if not _UNTOUCHED or compiles() or self._calling or any(mode is not self for mode in modes):
             return
         if self._timeline.traced:  # its marks are found by when they were set
             return
@@ -244,7 +244,7 @@ def holds_loss(output: Any) -> bool:
     if isinstance(output, Mapping):
         output = tuple(output.values())
     return isinstance(output, list | tuple) and any(
-        isinstance(one, torch.Tensor) and one.dim() == 0 and one.requires_grad for one in output[:8]
+        isinstance(item, torch.Tensor) and item.dim() == 0 and item.requires_grad for item in output[:8]
     )
 
 
@@ -257,7 +257,7 @@ def _only_scales(roots: Iterable[Any], number: int) -> bool:
             continue
         known.add(node)
         metadata = getattr(node, "_input_metadata", None)  # of a Python function: unknown
-        if len(known) > MOST_NODES or metadata is None or any(_size(one.shape) != 1 for one in metadata):
+        if len(known) > MOST_NODES or metadata is None or any(_size(entry.shape) != 1 for entry in metadata):
             return False
         stack += [parent for parent, _ in node.next_functions]
     return bool(known)
@@ -265,12 +265,12 @@ def _only_scales(roots: Iterable[Any], number: int) -> bool:
 
 def _size(shape: Iterable[int]) -> int:
     size = 1
-    for one in shape:
-        size *= int(one)
+    for dimension in shape:
+        size *= int(dimension)
     return size
 
 
 def compiles() -> bool:
     """Whether torch.compile was called in this process; torch's optimizers use dynamo without a backend."""
     dynamo = sys.modules.get("torch._dynamo.eval_frame")
-    return any(one is not None for one in getattr(dynamo, "cached_backends", {}).values())
+    return any(backend is not None for backend in getattr(dynamo, "cached_backends", {}).values())

@@ -140,8 +140,8 @@ class NetworkHooks:
 
     def update_weights(self, index: int) -> dict[int, float]:
         """Bytes that an optimizer updates, by layer: the share by which its time is split."""
-        found = updated_bytes(self.networks, self.updates.charged_to(index))
-        return found or self._update_weights.get(index, {})  # the script may have let go of it
+        weights = updated_bytes(self.networks, self.updates.charged_to(index))
+        return weights or self._update_weights.get(index, {})  # the script may have let go of it
 
     def _keep_weights(self) -> None:
         """Who an update is for, as long as optimizers and networks are there to tell."""

@@ -41,6 +41,6 @@ class NetworkFiles:
         self.write_workload()
 
     def _workload(self) -> dict[str, Any] | None:
-        divisions = [one.division for one in self._hooks.networks if one.division.resolved]
-        found = self._hooks.reading.workload(divisions, self._hooks.updates.optimizers)
-        return found.document() if found is not None else None
+        divisions = [network.division for network in self._hooks.networks if network.division.resolved]
+        workload = self._hooks.reading.workload(divisions, self._hooks.updates.optimizers)
+        return workload.document() if workload is not None else None

@@ -57,11 +57,11 @@ class Updates:
     @property
     def optimizers(self) -> list[Optimizer]:
         """Those that the script still has."""
-        return [one for place in range(len(self._charged)) for one in self.charged_to(place)]
+        return [optimizer for place in range(len(self._charged)) for optimizer in self.charged_to(place)]
 
     def charged_to(self, place: int) -> list[Optimizer]:
         """The optimizers that share a place: one, but for the last."""
-        return [one for reference in self._charged[place] if (one := reference()) is not None]
+        return [optimizer for reference in self._charged[place] if (optimizer := reference()) is not None]
 
     def add(self, optimizer: Optimizer) -> None:
         """Charge this optimizer's steps as updates; those past the number of places share the last."""
@@ -71,7 +71,7 @@ class Updates:
             self._new.append(0)
         self._places[key] = len(self._charged) - 1
         last = self._charged[-1]
-        last[:] = [one for one in last if one() is not None]
+        last[:] = [reference for reference in last if reference() is not None]
         last.append(weakref.ref(optimizer, lambda _: self._places.pop(key, None)))
 
     def next_step(self) -> None:

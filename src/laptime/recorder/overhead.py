@@ -87,7 +87,7 @@ class Pairs:
                 case.after += [math.nan] * (SIDE - len(case.after))  # as many as there are will do
         while steps.waiting and len(steps.waiting[0].after) >= SIDE:
             case = steps.waiting.pop(0)
-            case.after = [one for one in case.after if not math.isnan(one)]
+            case.after = [seconds for seconds in case.after if not math.isnan(seconds)]
             if (times := case.times()) is not None:
                 self._times.append(times)
 

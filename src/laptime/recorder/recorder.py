@@ -488,7 +488,7 @@ class Recorder:
             self.hooks.rename(f"{self.hooks.networks[0].name}.")
         self.hooks.add_network(name, network, prefix=f"{name}." if several else "")
         if self._active and self._unnamed:
-            self.update(config={"network": class_names(one.root for one in self.hooks.networks)})
+            self.update(config={"network": class_names(watched.root for watched in self.hooks.networks)})
 
     @property
     def elapsed_s(self) -> float:

@@ -179,7 +179,7 @@ Medians = dict[tuple[str, str], float]
 
 def _medians(run: Run, traced: Sequence[int]) -> tuple[Medians, Medians, Medians]:
     """Median seconds by layer and phase: of marked steps, of traced steps, and busy. Steps nearby only."""
-    found: list[dict[tuple[str, str], list[float]]] = [{}, {}, {}]
+    tiers: list[dict[tuple[str, str], list[float]]] = [{}, {}, {}]
     if not traced:
         return {}, {}, {}
     near = range(max(1, min(traced) - NEAR), max(traced) + NEAR)
@@ -189,11 +189,11 @@ def _medians(run: Run, traced: Sequence[int]) -> tuple[Medians, Medians, Medians
         if row["stage"] != Stage.TRAIN or row["step"] not in near:
             continue
         if row["busy_s"] is None:
-            found[0].setdefault(key, []).append(row["seconds"])
+            tiers[0].setdefault(key, []).append(row["seconds"])
         else:
-            found[1].setdefault(key, []).append(row["seconds"])
-            found[2].setdefault(key, []).append(row["busy_s"])
-    marked, spans, busy = ({key: statistics.median(values) for key, values in tier.items()} for tier in found)
+            tiers[1].setdefault(key, []).append(row["seconds"])
+            tiers[2].setdefault(key, []).append(row["busy_s"])
+    marked, spans, busy = ({key: statistics.median(values) for key, values in tier.items()} for tier in tiers)
     return marked, spans, busy
 
 
@@ -206,15 +206,15 @@ def _compiled(run: Run) -> list[str]:
 
 def notes(facts: Facts) -> list[str]:
     """Labels for what a reader of the tables should know."""
-    found = list(facts.notes)
+    labels = list(facts.notes)
     trained = facts.steps.get(Stage.TRAIN, 0)
     if facts.without_backward:
-        found.append(f"{facts.without_backward} of {trained} training steps had no backward pass")
+        labels.append(f"{facts.without_backward} of {trained} training steps had no backward pass")
     if facts.without_forward:
-        found.append(
+        labels.append(
             f"{facts.without_forward} of {trained} training steps ran backward without a call of the network"
             ": record() takes the module that the loop calls (the compiled or wrapped one)"
         )
     if trained and not facts.optimizer_steps:
-        found.append("no recorded optimizer made a step: pass it to record() to have updates charged")
-    return found
+        labels.append("no recorded optimizer made a step: pass it to record() to have updates charged")
+    return labels

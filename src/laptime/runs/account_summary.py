@@ -50,12 +50,12 @@ class AccountSummaries(Mapping[Account, AccountSummary]):
     def __repr__(self) -> str:
         rows = [
             (
-                one.account.value + (" (traced)" if one.traced else ""),
-                text_table.spread(one.seconds),
-                "-" if math.isnan(one.total_s) else f"{one.total_s:.3f}",
-                text_table.share(one.share),
+                account.account.value + (" (traced)" if account.traced else ""),
+                text_table.spread(account.seconds),
+                "-" if math.isnan(account.total_s) else f"{account.total_s:.3f}",
+                text_table.share(account.share),
             )
-            for one in self.values()
+            for account in self.values()
         ]
         rows.append(
             ("wall", text_table.spread(self.wall), f"{self.wall.mean * self.wall.count:.3f}", "100.0%")

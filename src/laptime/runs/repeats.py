@@ -87,8 +87,8 @@ def _places(numbers: NDArray[np.int64]) -> tuple[NDArray[np.int64], int]:
     low, high = int(numbers.min()), int(numbers.max())
     if high - low < 4 * len(numbers) + 1024:
         return numbers - low, high - low + 1
-    found, places = np.unique(numbers, return_inverse=True)  # a log may number its steps as it likes
-    return places, len(found)
+    distinct, places = np.unique(numbers, return_inverse=True)  # a log may number its steps as it likes
+    return places, len(distinct)
 
 
 def _coded(words: Any) -> tuple[list[str], NDArray[Any]]:

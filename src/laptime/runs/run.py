@@ -163,8 +163,8 @@ class Run:
     @property
     def last_attempt(self) -> int:
         """The highest attempt of any row; -1 without rows."""
-        found = [self.stored(name).last_attempt() for name in schema.TABLES]
-        return max((one for one in found if one is not None), default=-1)
+        attempts = [self.stored(name).last_attempt() for name in schema.TABLES]
+        return max((attempt for attempt in attempts if attempt is not None), default=-1)
 
     @property
     def disturbed(self) -> list[int]:

@@ -77,14 +77,14 @@ def write_mlflow(run: Run, uri: str, experiment: str | None = None) -> MlflowRun
         experiment_id = known.experiment_id if known else client.create_experiment(name)
         earlier = _earlier(client, run, experiment_id)
         run_id, cut = _fill(flow, client, run, experiment_id)
-        for one in earlier:
-            client.delete_run(one.info.run_id)
+        for export in earlier:
+            client.delete_run(export.info.run_id)
     return MlflowRun(
         uri=_shown(uri),
         experiment=name,
         experiment_id=experiment_id,
         run_id=run_id,
-        replaced=tuple(one.info.run_id for one in earlier),
+        replaced=tuple(export.info.run_id for export in earlier),
         cut=cut,
     )
 
@@ -92,8 +92,8 @@ def write_mlflow(run: Run, uri: str, experiment: str | None = None) -> MlflowRun
 def _earlier(client: Any, run: Run, experiment_id: str) -> list[Any]:
     """Earlier exports of a run. MLflow's filters have no escape: what could end a text is matched by `_`."""
     alike = re.sub(r"[^\w.-]", "_", run.id)
-    found = client.search_runs([experiment_id], f"tags.`laptime.id` LIKE '{alike}'")
-    return [one for one in found if one.data.tags.get("laptime.id") == run.id]
+    candidates = client.search_runs([experiment_id], f"tags.`laptime.id` LIKE '{alike}'")
+    return [candidate for candidate in candidates if candidate.data.tags.get("laptime.id") == run.id]
 
 
 def _mlflow() -> SimpleNamespace:
@@ -175,7 +175,7 @@ def _fill(flow: Any, client: Any, run: Run, experiment_id: str) -> tuple[str, tu
     run_id: str = created.info.run_id
     try:
         for part in _parts(sorted(parameters.items()), _PARAMETERS_PER_CALL):
-            client.log_batch(run_id, params=[flow.entities.Param(*one) for one in part])
+            client.log_batch(run_id, params=[flow.entities.Param(*parameter) for parameter in part])
         metrics = [flow.entities.Metric(*point) for point in _points(run)]
         for part in _parts(metrics, _METRICS_PER_CALL):
             client.log_batch(run_id, metrics=part)
@@ -217,10 +217,10 @@ def _points(run: Run) -> Iterator[tuple[str, float, int, int]]:
     names = _Names()
     layers = layer_curves(run, most=MOST_POINTS, in_all=MOST_LAYER_POINTS)
     curves = [*step_curves(run, most=MOST_POINTS), *layers]
-    lowest = min((one.rank for one in curves), default=0)
-    for one in curves:
-        name = names.of(_metric(one, lowest))
-        rows = zip(one.values.tolist(), one.times_s.tolist(), one.steps.tolist(), strict=True)
+    lowest = min((curve.rank for curve in curves), default=0)
+    for curve in curves:
+        name = names.of(_metric(curve, lowest))
+        rows = zip(curve.values.tolist(), curve.times_s.tolist(), curve.steps.tolist(), strict=True)
         yield from ((name, value, _ms(time), step) for value, time, step in rows)
     books = run.accounts()
     if books.wall.count:

@@ -21,11 +21,11 @@ class OtherThreads:
 
     def __init__(self, trace: Trace, known: Iterable[Any], named: str) -> None:
         self._named = named
-        inference = trace.host_known and not any(one.node for one in trace.operators)
+        inference = trace.host_known and not any(operator.node for operator in trace.operators)
         self._unnamed = Owner(Account.FORWARD, OTHER_LAYER) if inference else NOBODY
         mine = set(known)
-        operators = by_thread(one for one in trace.operators if one.thread not in mine)
-        ranges = by_thread(one for one in trace.ranges if one.thread not in mine)
+        operators = by_thread(operator for operator in trace.operators if operator.thread not in mine)
+        ranges = by_thread(event for event in trace.ranges if event.thread not in mine)
         self._operators = {thread: _Spans(outermost(events)) for thread, events in operators.items()}
         self._ranges = {thread: _Spans(leaves(events)) for thread, events in ranges.items()}
 
@@ -61,7 +61,7 @@ class _Spans:
 
     def __init__(self, events: Iterable[Event]) -> None:
         self._events = list(events)
-        self._starts = [one.start for one in self._events]
+        self._starts = [event.start for event in self._events]
 
     def around(self, moment: float) -> Event | None:
         place = bisect_right(self._starts, moment) - 1
