@@ -54,7 +54,7 @@ class Launched:
 
 
 def _near(path: Path) -> Path:
-    """A path as one would type it here."""
+    """The path relative to the working directory, where it is inside."""
     return path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path
 
 

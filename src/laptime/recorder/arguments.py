@@ -33,7 +33,7 @@ def named(networks: Networks | None) -> dict[str, nn.Module]:
 
 
 def class_names(networks: Iterable[nn.Module]) -> str:
-    """What a list of runs calls them: their classes, without what torch wraps around a network."""
+    """Class names of the networks for a list of runs, without torch's wrappers."""
     names = []
     for network in networks:
         while type(network).__name__ in _WRAPPERS:
@@ -46,7 +46,7 @@ def class_names(networks: Iterable[nn.Module]) -> str:
 
 
 def listed(optimizers: Optimizers) -> list[Optimizer]:
-    """The optimizers, however many."""
+    """The optimizers as a list."""
     if optimizers is None:
         return []
     checked = [optimizers] if isinstance(optimizers, Optimizer) else list(optimizers)
@@ -110,10 +110,10 @@ def step_numbers(kernels: Iterable[int]) -> list[int]:
 
 
 def as_number(value: Any) -> float | None:
-    """A number for the log; None where a value is none."""
+    """The value as a float for the log; None where it is not a number."""
     try:
         return None if isinstance(value, str | bytes) else float(value)
-    except Exception:  # somebody's own class, a list, a number too large
+    except Exception:  # a user's class, a list, a number too large
         return None
 
 
@@ -121,7 +121,7 @@ def batch_size(batch: Any) -> int | None:
     """Samples in a batch: the first dimension of its first tensor, through tuples, lists and dicts."""
     try:
         return _batch_size(batch)
-    except Exception:  # somebody's own class of batch, whose attributes raise
+    except Exception:  # a user's batch class whose attributes raise
         return None
 
 

@@ -99,7 +99,7 @@ class KernelTracer:
         return self.running and self.number > 0 and step not in self.wanted and step + 1 not in self.wanted
 
     def _start(self) -> None:
-        if torch._C._autograd._profiler_enabled():  # ours would end theirs, without a word
+        if torch._C._autograd._profiler_enabled():  # starting ours would end it silently
             self.problem = "no kernels were traced, since the script runs torch.profiler by itself"
             self.wanted.clear()
             return
@@ -131,7 +131,7 @@ class KernelTracer:
                 self.wanted.add(raw.fields["step"] + 3)
 
     def give_up(self, reason: str) -> None:
-        """A fault of ours: trace no more."""
+        """After an internal error: trace no more."""
         self.wanted.clear()
         self.problem = f"no more kernels were traced ({reason})"
         profiler, self._profiler, self.tracing = self._profiler, None, False

@@ -38,12 +38,12 @@ class LayerUnit:
     network: int
     candidate: bool
     compiled: bool
-    shared: bool = False  # it is part of another network too, and belongs to that one
+    shared: bool = False  # part of an earlier network too, and charged there
     entry: bool = False  # its calls are forward passes: the root, or a part that is called by itself
     parent: LayerUnit | None = None
     called: bool = False
     is_layer: bool = False
-    owner: LayerUnit | None = None  # the layer that takes this unit's time and parameters along
+    owner: LayerUnit | None = None  # the layer that is charged with this unit's time and parameters
     leader: LayerUnit | None = None  # the first of a group that a mapping puts under one name
 
     @property
@@ -95,7 +95,7 @@ def _owns_matrix(module: nn.Module) -> bool:
 
 
 def _is_lazy(parameter: torch.Tensor) -> bool:
-    """Whether its shape is known only after the first call: torch refuses every question about it."""
+    """Whether its shape is known only after the first call: torch raises when it is read before."""
     return isinstance(parameter, nn.parameter.UninitializedParameter)
 
 
@@ -157,7 +157,7 @@ class Division:
             self.calls.append(unit)
 
     def resolve(self) -> None:
-        """Decide the layers from the calls seen so far, and who takes along whom. May be repeated."""
+        """Decide the layers from the calls so far, and which layer owns each other unit. May be repeated."""
         if self.resolved and len(self.calls) == self._resolved_calls:
             return
         self._resolved_calls = len(self.calls)
@@ -184,7 +184,7 @@ class Division:
             ancestor.is_layer = True
 
     def _assign_owners(self) -> None:
-        """A layer takes along what runs until the next layer starts."""
+        """A layer owns what runs until the next layer starts."""
         current: LayerUnit | None = None
         first: LayerUnit | None = next((unit for unit in self.calls if unit.is_layer), None)
         owners: dict[int, LayerUnit | None] = {}
@@ -304,7 +304,7 @@ def _at_depth(root: nn.Module, depth: int) -> dict[str, str | None]:
         # Lists cannot be called: their items stand in for them, one level further down.
         stands_in = parent in uncallable and level == depth + 1
         if isinstance(module, _Loss):
-            continue  # its time is the loss's
+            continue  # its time is charged to the loss
         if path not in uncallable and (level == depth or stands_in or (level < depth and _is_leaf(module))):
             paths[path] = None
     return paths

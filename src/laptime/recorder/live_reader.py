@@ -46,7 +46,7 @@ class StepReader(Reader):
         if self.problem is None:
             try:
                 self._see(func, args, kwargs or {}, out)
-            except Exception as error:  # an operation of a kind that nobody thought of
+            except Exception as error:  # an unforeseen kind of operation
                 self.problem = f"{func} cannot be read ({type(error).__name__})"
         return out
 
@@ -86,7 +86,7 @@ class StepReader(Reader):
 
 class _Storages(Alive):
     def knows(self, tensor: Tensor) -> bool:
-        """Whether it was there before the step, or was made in it."""
+        """Whether the tensor existed before the step or was made in it."""
         return not has_storage(tensor) or tensor.untyped_storage()._cdata in self._known
 
 

@@ -83,7 +83,7 @@ class Reading:
         return self._put_on(reader, phase)
 
     def leave(self) -> None:
-        """It is over."""
+        """Stop reading."""
         if self._reader is not None:
             self._take_off(self._reader)
 
@@ -98,7 +98,7 @@ class Reading:
         self.done = trains or reader.problem is not None
 
     def give_up(self, reason: str) -> None:
-        """A fault of ours: there will be no workload."""
+        """After an internal error: there will be no workload."""
         if self._reader is not None:
             self._take_off(self._reader)
         self.done, self.step, self.reason, self._reader = True, None, reason, None
@@ -127,7 +127,7 @@ class Reading:
 
     @property
     def facts(self) -> dict[str, Any]:
-        """For the run's summary."""
+        """Facts for the run's summary."""
         reason = self.reason or (None if self.step else "no forward pass of the network was seen")
         return {"read": self.step is not None, "reason": reason}
 
@@ -161,7 +161,7 @@ class Reading:
 
 
 def hindrance(root: nn.Module) -> str | None:
-    """Why a network's step had better not be looked into."""
+    """Why a network's step cannot be read; None if it can."""
     if any(is_compiled(module) for module in root.modules()) or compiles():
         return "torch.compile is in use"
     if any(isinstance(module, torch.jit.ScriptModule) for module in root.modules()):
@@ -210,7 +210,7 @@ def _updates(division: Division, optimizers: Sequence[Optimizer]) -> list[Operat
 
 
 def _notes(optimizers: Sequence[Optimizer]) -> tuple[str, ...]:
-    """What had to be assumed of the update."""
+    """Assumptions about the update."""
     if not optimizers:
         return (NO_OPTIMIZER,)
     notes = (update_of(optimizer)[1] for optimizer in optimizers)

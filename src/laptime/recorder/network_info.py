@@ -1,4 +1,4 @@
-"""What a run says of its network, kept current: layers and optimizers may show themselves late."""
+"""The files about a run's network, kept current: layers and optimizers may appear late."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class NetworkFiles:
         self._written = 0  # the version of the layers that was written last
 
     def write_new_layers(self) -> None:
-        """Write the layers, if more of them have shown themselves."""
+        """Write the layers, if more were discovered."""
         if self._hooks.version != self._written:
             self.write_layers()
 

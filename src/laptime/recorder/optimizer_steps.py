@@ -41,7 +41,7 @@ class Updates:
         self._undo: list[Callable[[], None]] = []
 
     def watch(self) -> None:
-        """Hear of updates, everything that optimizers' own hooks do included."""
+        """Watch updates, including what the optimizers' own hooks do."""
         self._undo.append(listen(self._before_update, self._after_update))
 
     def detach(self) -> None:
@@ -56,7 +56,7 @@ class Updates:
 
     @property
     def optimizers(self) -> list[Optimizer]:
-        """Those that the script still has."""
+        """Optimizers that still exist."""
         return [optimizer for place in range(len(self._charged)) for optimizer in self.charged_to(place)]
 
     def charged_to(self, place: int) -> list[Optimizer]:
@@ -156,7 +156,7 @@ _telling = 0
 
 
 def listen(before: Listener, after: Listener) -> Callable[[], None]:
-    """Hear of every optimizer's steps, before its own hooks do; returns the undo.
+    """Watch every optimizer's steps, outside its own hooks; returns the undo.
 
     Torch walks its table of hooks while it calls them, and raises if that changes: so ours are one pair,
     which is taken off only while no optimizer makes a step.

@@ -1,4 +1,4 @@
-"""What a run says about itself: shares, the recorder's own cost, labels, and whether its tiers agree."""
+"""The summary of a run: shares, the recorder's overhead, labels, and whether layers and kernels agree."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ class Facts:
     def finish(
         self, *, host_s: float, background_s: float, dropped_traces: int, notes: Sequence[str | None]
     ) -> None:
-        """The recording is over: the host's own time for all steps, and what was found on the way."""
+        """Called when the recording ends: add the host time of all steps and the collected notes."""
         self.host_s, self.background_s, self.dropped_traces = host_s, background_s, dropped_traces
         for text in notes:
             if text is not None:

@@ -120,7 +120,7 @@ class Timeline:
         self.mark(code | RETURN)
 
     def clear(self) -> None:
-        """Forget all marks, in place: hooks hold the lists."""
+        """Clear all marks in place: hooks hold the lists."""
         self.clock.recycle(self.stamps)
         self.stamps.clear()
         self.owners.clear()

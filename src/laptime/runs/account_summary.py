@@ -23,11 +23,11 @@ class AccountSummary:
     total_s: float
     share: float
     half_in: int  # the fewest steps that hold half of it
-    traced: bool = False  # from the kernel-traced steps: a share of their wall time, beside the closed books
+    traced: bool = False  # from the kernel-traced steps: a share of their wall time, outside the sum of 1
 
 
 class AccountSummaries(Mapping[Account, AccountSummary]):
-    """Every account, in the order of the books. The shares add up to 1, those marked `traced` left out.
+    """Every account, in the order of the columns. The shares add up to 1, those marked `traced` left out.
 
     Kernel-traced steps do not count where there are others, since the tracer slows them; only `idle` comes
     from them, as nothing else can tell it.

@@ -1,4 +1,4 @@
-"""Who may write to a directory, what a killed writer has left there, and how a false start is deleted."""
+"""Which process may write to a run directory, and the removal of leftovers and of false starts."""
 
 from __future__ import annotations
 

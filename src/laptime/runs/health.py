@@ -18,7 +18,7 @@ from laptime.files.typed import count
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Health:
-    """What a writer said of itself when it last could. Rows are counted by table."""
+    """A writer's state at its last write. Rows are counted by table."""
 
     written_rows: Mapping[str, int] = field(default_factory=dict)
     waiting_rows: Mapping[str, int] = field(default_factory=dict)  # refused by the disk, still in memory
@@ -96,7 +96,7 @@ _REASONS = {
 
 
 def why(reason: str | None, *, over: bool) -> str:
-    """The system's words in plain ones: `the disk is full`, or `was` where it is over."""
+    """The system's error in plain words: `the disk is full`, or `was full` once it is over."""
     said = (reason or "").lower()
     for word, told in _REASONS.items():
         if word in said:

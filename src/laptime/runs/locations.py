@@ -1,4 +1,4 @@
-"""Where runs go when nobody says so. Imports no torch: commands ask for a place before they load it."""
+"""Default run directories. Imports no torch: commands choose a directory before they load it."""
 
 from __future__ import annotations
 

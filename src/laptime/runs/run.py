@@ -87,7 +87,7 @@ class Steps(Sequence[Step]):
 
 
 class Viewer(Protocol):
-    """What puts a run before someone. It stands above `store`, so it is given to `Run`, not imported."""
+    """Shows a run as a page or in a notebook. It is in a higher import layer, so `Run` is given it."""
 
     def report(self, run: Run, out: Path | str | None) -> Path:
         """Write a page, and say where."""

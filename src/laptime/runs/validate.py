@@ -43,7 +43,7 @@ _WHOLE = ("overhead", "detach", "reconciliation")  # of which a part says nothin
 
 
 def sound(document: Mapping[str, Any], part: str) -> dict[str, Any]:
-    """A part of `run.json` without what it says in another form: that is passed over."""
+    """A part of `run.json` without the values that have another form."""
     return _mapped(document[part], _FORMS[part], part) or {}
 
 

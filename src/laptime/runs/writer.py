@@ -268,7 +268,7 @@ class RunWriter:
             self._tell_end()
 
     def _tell_end(self) -> None:
-        """Say what was lost; it waits in memory still, but whoever closes a run is about to end."""
+        """Report lost rows. Waiting rows count as lost: the process that closes a run is about to end."""
         counts = {
             name: (buffer.lost + buffer.waiting, buffer.written) for name, buffer in self._buffers.items()
         }

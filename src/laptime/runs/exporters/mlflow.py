@@ -53,7 +53,7 @@ _SETTINGS = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MlflowRun:
-    """Where a run went, and what had to give way there."""
+    """The MLflow run that was written, what it replaced and what was cut."""
 
     uri: str
     experiment: str
@@ -146,7 +146,7 @@ def _shown(uri: str) -> str:
 
 
 def _check(uri: str) -> None:
-    """Knock at a server first: MLflow's client tries for minutes before it says that nobody is there."""
+    """Connect to a server first: MLflow's client retries for minutes before it reports an error."""
     if not uri.startswith(("http://", "https://")):
         return
     try:
@@ -213,7 +213,7 @@ def _tags(run: Run, cut: Sequence[str]) -> dict[str, str]:
 
 
 def _points(run: Run) -> Iterator[tuple[str, float, int, int]]:
-    """(name, value, milliseconds since 1970, step) of every curve, and the closed books once."""
+    """(name, value, milliseconds since 1970, step) of every curve, and the step breakdown once."""
     names = _Names()
     layers = layer_curves(run, most=MOST_POINTS, in_all=MOST_LAYER_POINTS)
     curves = [*step_curves(run, most=MOST_POINTS), *layers]
@@ -234,8 +234,8 @@ def _points(run: Run) -> Iterator[tuple[str, float, int, int]]:
 def _metric(curve: Curve, lowest: int) -> str:
     """`train/loss`, `train rank 1/step/ms`, `train/layer/features.0/forward`.
 
-    A stroke in a layer's name becomes a point: a folder of MLflow keeps every metric as a file, and one that
-    is called as another's folder is no file.
+    A slash in a layer's name becomes a dot: MLflow's file store keeps each metric as a file, whose name
+    cannot be another metric's folder.
     """
     stage = curve.stage.value + (f" rank {curve.rank}" if curve.rank != lowest else "")
     first, *middle = curve.tag.split("/")

@@ -2,7 +2,7 @@
 
 `train/` and `validation/` are two of TensorBoard's runs with the same tags, so that their curves lie over one
 another. They are of the lowest rank; every other has a folder of its own, `train rank 1/`, with times only.
-The folder above holds the configuration, the environment and the closed books as text, and the settings as
+The folder above holds the configuration, the environment and the step breakdown as text, and the settings as
 hyperparameters. Times are milliseconds; a curve has at most 10,000 points (see `curves.thinned`).
 """
 

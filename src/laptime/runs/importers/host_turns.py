@@ -1,4 +1,4 @@
-"""Whose turn it was on the host: a trace's ranges, modules and operators as one tiling of its time.
+"""The owner of each moment on the host: a trace's ranges, modules and operators as one tiling of time.
 
 Forward: a layer's turn goes on until the next layer starts, so it takes along the activations and functional
 operations that follow it; a range that is no layer (a broadcast, say) only interrupts it. Backward: an
@@ -64,7 +64,7 @@ class Turns:
         self._resolve(self._numbers())
 
     def at(self, moment: float) -> Owner:
-        """Whose turn it was."""
+        """The owner at a moment."""
         place = bisect_right(self.times, moment) - 1
         return self.owners[place] if place >= 0 else NOBODY
 
@@ -200,7 +200,7 @@ class Turns:
         self.owners.append(owner)
 
     def _moments(self) -> Iterator[_Moment]:
-        """What can change whose turn it is: (when, what, event)."""
+        """Moments at which the owner can change: (when, what, event)."""
         starts: list[float] = []
         for moment in self._main_moments():
             starts.append(moment[0])

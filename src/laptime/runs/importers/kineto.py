@@ -62,7 +62,7 @@ def read(files: Iterable[Path]) -> Collected:
 
 
 class _Reader:
-    """One trace on its way into what was collected."""
+    """Adds the steps of one trace to what was collected."""
 
     def __init__(self, trace: Trace, found: Collected, numbers: dict[int, int]) -> None:
         self._trace, self._found, self._numbers = trace, found, numbers
@@ -232,7 +232,7 @@ def _was_waiting(kernel: Event, begin: float, reached: float, following: Piece) 
 
 
 def _label(found: Collected) -> None:
-    """What everyone should know who reads these tables."""
+    """Notes for readers of these tables."""
     found.note("all steps were traced: their times include the profiler's own cost")
     if any(row.phase is Phase.UPDATE for row in found.layers):
         found.note("a trace does not say whose parameters an update changes: it is charged to (other)")

@@ -105,7 +105,7 @@ def read_line(text: str) -> Iterator[Line]:
 
 
 class _Said:
-    """The rest of what a line says."""
+    """The other values of a line: accuracy, samples, time of day."""
 
     def __init__(self, text: str) -> None:
         self._text = text

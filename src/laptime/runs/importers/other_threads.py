@@ -1,4 +1,4 @@
-"""Whose kernels are that neither the training loop's thread nor autograd's launched: replicas, servers."""
+"""Owners of kernels launched by other threads than the loop's and autograd's: replicas, servers."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class OtherThreads:
         self._ranges = {thread: _Spans(leaves(events)) for thread, events in ranges.items()}
 
     def owner(self, kernel: Event, launch: Event) -> Owner:
-        """What a kernel is charged to by what its thread was at; copies ahead are copies."""
+        """The owner of a kernel, by what its thread ran at launch; a copy outside operators is a copy."""
         operator = self._around(self._operators, launch)
         named = self._around(self._ranges, launch)
         account = None if named is None else trace_names.host_account(named.name)

@@ -1,9 +1,9 @@
 """Layers from TensorFlow's Chrome timelines: an operation belongs to the variable scope in its name.
 
-`conv1/Conv2D` is forward, `gradients/conv1/Conv2D_grad/…` backward, `Momentum/update_conv1/…` update, as the
-thesis read them. One timeline is one step; one device is one rank. Operations that ran side by side share the
-time they have in common, so that a step's books close; the kernels table keeps each one's own length. A GPU's
-step holds what the CPU computes too, where the GPU has nothing to run: before its first kernel, above all.
+`conv1/Conv2D` is forward, `gradients/conv1/Conv2D_grad/…` backward, `Momentum/update_conv1/…` update.
+One timeline is one step; one device is one rank. Operations that ran side by side share the time they have in
+common, so that a step's accounts add up; the kernels table keeps each one's own length. A GPU's step includes
+what the CPU computes while the GPU is idle, mostly before its first kernel.
 """
 
 from __future__ import annotations

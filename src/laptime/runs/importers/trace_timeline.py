@@ -1,4 +1,4 @@
-"""A trace's time, charged moment by moment: on a device to what runs there, on a CPU to whose turn it is.
+"""A trace's time, charged moment by moment: on a device to what runs there, on a CPU to the host's owner.
 
 On a device a moment belongs to the computation that runs in it; copies, work whose launch is not in the trace
 and communication count only where nothing before them in this order runs. Owners that compute side by side
