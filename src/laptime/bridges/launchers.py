@@ -54,7 +54,7 @@ class Launched:
 
 
 def _near(path: Path) -> Path:
-    """A path as one would type it here."""
+    """The path relative to the working directory, where it is inside."""
     return path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path
 
 
@@ -91,5 +91,5 @@ def told_rank() -> int | None:
             return int(os.environ["RANK"])
     except (KeyError, ValueError):
         pass
-    found = launched()
-    return found.rank if found is not None else None
+    launch = launched()
+    return launch.rank if launch is not None else None

@@ -75,7 +75,7 @@ class Seat:
     file: int | None = None
 
     def leave(self) -> None:
-        """Let the others know that all is written."""
+        """Signal the other ranks that all rows are written."""
         if self.file is not None:
             with suppress(OSError):
                 fcntl.flock(self.file, fcntl.LOCK_UN)  # a forked child may hold the same file open

@@ -73,7 +73,7 @@ def parse_yaml(data: bytes) -> Any:
     except yaml.MarkedYAMLError as error:
         where = f" (line {error.problem_mark.line + 1})" if error.problem_mark else ""
         raise ValueError(" ".join((error.problem or "it is not YAML").split()) + where) from None
-    except Exception as error:  # the loader raises what it likes at what is no YAML
+    except Exception as error:  # the loader raises many types on invalid YAML
         raise ValueError(str(error) or "it is not YAML") from None
 
 
@@ -133,7 +133,7 @@ def _yaml_loader() -> Any:
     import yaml
 
     class Loader(yaml.SafeLoader):
-        """YAML without what a configuration can do without."""
+        """YAML without aliases and duplicate keys."""
 
         def compose_node(self, parent: Any, index: Any) -> Any:
             if self.check_event(yaml.AliasEvent):

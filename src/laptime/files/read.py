@@ -1,4 +1,4 @@
-"""The one door for files that others may have written: plain files only, and never more of one than is said.
+"""Reads files that others may have written: plain files only, up to a size limit.
 
 What is refused raises OSError; what is not in its format raises ValueError. Each reader turns both into its
 own error: one line that names the file and the remedy.
@@ -81,7 +81,7 @@ def read_bytes(path: str | bytes | Path, *, most: int = DOCUMENT_BYTES, inside: 
     """All of a plain file that has at most `most` bytes."""
     with open_plain(path, inside=inside) as file:
         data = file.read(min(most, os.fstat(file.fileno()).st_size) + 1)
-        while len(data) <= most and (more := file.read(MIB)):  # it has grown meanwhile
+        while len(data) <= most and (more := file.read(MIB)):  # it may have grown
             data += more
     if len(data) > most:
         raise _refused(errno.EFBIG, f"it has more than {size(most)}", path)
@@ -150,23 +150,23 @@ def read_arrays(path: str | Path, *, most: int = ARRAY_BYTES) -> dict[str, NDArr
     """The arrays of an .npz file: no pickles, and no more bytes than it says and `most` allows."""
     from numpy.lib import format as npy
 
-    found: dict[str, NDArray[Any]] = {}
+    arrays: dict[str, NDArray[Any]] = {}
     try:
         with open_plain(path) as raw, zipfile.ZipFile(raw) as folder:
             members = folder.infolist()
-            if len(members) > _ARRAYS or sum(one.file_size for one in members) > most:
+            if len(members) > _ARRAYS or sum(info.file_size for info in members) > most:
                 raise _refused(errno.EFBIG, f"it unpacks to more than {size(most)}", path)
             for member in members:
                 with folder.open(member) as file:
                     _check_header(file, member.file_size)
                 with folder.open(member) as file:
                     name = member.filename.removesuffix(".npy")
-                    found[name] = npy.read_array(file, allow_pickle=False)
+                    arrays[name] = npy.read_array(file, allow_pickle=False)
     except (OSError, ValueError):
         raise
-    except Exception as error:  # zipfile and numpy raise what they like at what is no file of theirs
+    except Exception as error:  # zipfile and numpy raise many types on damaged files
         raise ValueError(str(error) or "it is cut off") from error
-    return found
+    return arrays
 
 
 def _check_header(file: IO[bytes], count: int) -> None:

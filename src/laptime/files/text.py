@@ -37,4 +37,6 @@ def visible(text: str) -> str:
     """
     if text.isprintable():
         return text
-    return "".join(one if one.isprintable() or one in "\n\t" else _REPLACEMENT for one in text)
+    return "".join(
+        character if character.isprintable() or character in "\n\t" else _REPLACEMENT for character in text
+    )

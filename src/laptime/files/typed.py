@@ -43,9 +43,13 @@ def build(kind: type[T], document: Any) -> T:
 def _fields(kind: type) -> list[tuple[str, Read, bool]]:
     hints = get_type_hints(kind)
     return [
-        (one.name, _reader(hints[one.name]), one.default is MISSING and one.default_factory is MISSING)
-        for one in fields(kind)
-        if one.init
+        (
+            field.name,
+            _reader(hints[field.name]),
+            field.default is MISSING and field.default_factory is MISSING,
+        )
+        for field in fields(kind)
+        if field.init
     ]
 
 
@@ -73,7 +77,7 @@ def _reader(hint: Any) -> Read:
 
 
 def _tuple(inner: tuple[Any, ...]) -> Read:
-    readers = [_reader(one) for one in inner if one is not Ellipsis]
+    readers = [_reader(hint) for hint in inner if hint is not Ellipsis]
 
     def read(value: Any) -> tuple[Any, ...]:
         if not isinstance(value, list | tuple) or (Ellipsis not in inner and len(value) != len(readers)):

@@ -24,7 +24,7 @@ _DEEPEST = 40  # a configuration nested deeper than this refers to itself
 
 @contextmanager
 def locked(directory: Path) -> Iterator[None]:
-    """One process at a time, of those that ask; where a disk knows no locks, all of them."""
+    """A lock between processes; without effect where the file system has no locks."""
     file = None
     with suppress(OSError, ImportError):
         import fcntl
@@ -84,7 +84,7 @@ class Reserve:
         self.take()
 
     def take(self) -> None:
-        """Have it, if that is possible."""
+        """Reserve the space, if possible."""
         try:
             if not self._path.exists():
                 self._path.write_bytes(bytes(self._size))  # written, since a hole would reserve nothing
@@ -92,7 +92,7 @@ class Reserve:
             self.release()
 
     def release(self) -> bool:
-        """Give it up; False where there was none."""
+        """Free the space; False where none was reserved."""
         try:
             self._path.unlink()
         except OSError:

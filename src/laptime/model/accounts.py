@@ -1,4 +1,4 @@
-"""Accounts: where a moment of a step can go. And the few other words that label steps and numbers."""
+"""Accounts, which the time of a step is charged to, and the enums that label steps and numbers."""
 
 from __future__ import annotations
 

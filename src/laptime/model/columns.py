@@ -38,7 +38,7 @@ def columns_of(value: type) -> tuple[StoredColumn, ...]:
 def _column(field: dataclasses.Field[Any], hint: Any) -> StoredColumn:
     facts = get_args(hint)[1:] if get_origin(hint) is Annotated else ()
     bare = get_args(hint)[0] if facts else hint
-    types = [one for one in get_args(bare) or (bare,) if one is not NoneType]
+    types = [member for member in get_args(bare) or (bare,) if member is not NoneType]
     return StoredColumn(
         name=field.name,
         type=types[0],

@@ -55,28 +55,28 @@ class Workload:
     @property
     def flops(self) -> int:
         """Of the whole step."""
-        return sum(one.flops for one in self.operations)
+        return sum(operation.flops for operation in self.operations)
 
     def phase(self, phase: Phase) -> tuple[Operation, ...]:
         """The operations of a phase."""
-        return tuple(one for one in self.operations if one.phase is phase)
+        return tuple(operation for operation in self.operations if operation.phase is phase)
 
     @property
     def uncovered(self) -> dict[str, float]:
         """Operations without a formula of their own, with their share of the bytes moved."""
-        whole = sum(one.moved for one in self.operations) or 1
-        found: dict[str, float] = {}
-        for one in self.operations:
-            if not one.covered:
-                found[one.name] = found.get(one.name, 0.0) + one.moved / whole
-        return dict(sorted(found.items(), key=lambda pair: -pair[1]))
+        whole = sum(operation.moved for operation in self.operations) or 1
+        shares: dict[str, float] = {}
+        for operation in self.operations:
+            if not operation.covered:
+                shares[operation.name] = shares.get(operation.name, 0.0) + operation.moved / whole
+        return dict(sorted(shares.items(), key=lambda pair: -pair[1]))
 
     def document(self) -> dict[str, Any]:
         """As JSON takes it."""
         return {
             "laptime_workload": VERSION,
             **{name: getattr(self, name) for name in self.__slots__},
-            "operations": [one.document() for one in self.operations],
+            "operations": [operation.document() for operation in self.operations],
             "memory": asdict(self.memory),
         }
 
@@ -93,7 +93,7 @@ class Workload:
         try:
             operations = document.get("operations")
             if isinstance(operations, list):  # version 1 named the loss otherwise
-                document = document | {"operations": [named_loss(one) for one in operations]}
+                document = document | {"operations": [named_loss(operation) for operation in operations]}
             workload = build(cls, document)
             if workload.batch < 1:
                 raise ValueError("batch is 0")

@@ -33,29 +33,29 @@ def named(networks: Networks | None) -> dict[str, nn.Module]:
 
 
 def class_names(networks: Iterable[nn.Module]) -> str:
-    """What a list of runs calls them: their classes, without what torch wraps around a network."""
-    found = []
+    """Class names of the networks for a list of runs, without torch's wrappers."""
+    names = []
     for network in networks:
         while type(network).__name__ in _WRAPPERS:
             inner = getattr(network, "_orig_mod", None) or getattr(network, "module", None)
             if not isinstance(inner, nn.Module):
                 break
             network = inner
-        found.append(type(network).__name__)
-    return " + ".join(dict.fromkeys(found))
+        names.append(type(network).__name__)
+    return " + ".join(dict.fromkeys(names))
 
 
 def listed(optimizers: Optimizers) -> list[Optimizer]:
-    """The optimizers, however many."""
+    """The optimizers as a list."""
     if optimizers is None:
         return []
-    found = [optimizers] if isinstance(optimizers, Optimizer) else list(optimizers)
-    for optimizer in found:
+    checked = [optimizers] if isinstance(optimizers, Optimizer) else list(optimizers)
+    for optimizer in checked:
         if not isinstance(optimizer, Optimizer):
             raise RecordingError(
                 f"{type(optimizer).__name__} is not a torch optimizer; pass the optimizer you step"
             )
-    return found
+    return checked
 
 
 def check_optimizers(networks: Mapping[str, nn.Module], optimizers: Sequence[Optimizer]) -> None:
@@ -99,21 +99,21 @@ def device_of(networks: Iterable[nn.Module]) -> torch.device:
 def step_numbers(kernels: Iterable[int]) -> list[int]:
     """The steps to trace."""
     try:
-        found = sorted({operator.index(step) for step in kernels})
+        steps = sorted({operator.index(step) for step in kernels})
     except TypeError:
         raise RecordingError(
             f"kernels={kernels!r} is not a list of step numbers, such as [100, 101]"
         ) from None
-    if found and found[0] < 0:
-        raise RecordingError(f"kernels={found}: steps are counted from 0")
-    return found
+    if steps and steps[0] < 0:
+        raise RecordingError(f"kernels={steps}: steps are counted from 0")
+    return steps
 
 
 def as_number(value: Any) -> float | None:
-    """A number for the log; None where a value is none."""
+    """The value as a float for the log; None where it is not a number."""
     try:
         return None if isinstance(value, str | bytes) else float(value)
-    except Exception:  # somebody's own class, a list, a number too large
+    except Exception:  # a user's class, a list, a number too large
         return None
 
 
@@ -121,7 +121,7 @@ def batch_size(batch: Any) -> int | None:
     """Samples in a batch: the first dimension of its first tensor, through tuples, lists and dicts."""
     try:
         return _batch_size(batch)
-    except Exception:  # somebody's own class of batch, whose attributes raise
+    except Exception:  # a user's batch class whose attributes raise
         return None
 
 

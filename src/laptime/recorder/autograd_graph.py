@@ -1,4 +1,4 @@
-"""Who owns a node of the autograd graph: told by sequence numbers, exact for every topology.
+"""Which layer owns a node of the autograd graph, by sequence numbers; exact for every topology.
 
 Each node takes the next sequence number of the thread that creates it. If layer i was entered at number s(i),
 its nodes, functional operations included, have the numbers from s(i) up to s(i+1). The engine always runs
@@ -79,7 +79,7 @@ class Entries:
         return thread
 
     def clear(self) -> None:
-        """Forget all entries: their graphs are gone."""
+        """Drop all entries: their graphs are freed."""
         self._threads.clear()
 
     def keep(self) -> None:
@@ -96,10 +96,10 @@ class Entries:
         tops = _find(thread, roots, self._ways.get(_shape(thread), {})) if thread.numbers else None
         if tops is None:
             return None
-        found = _by_owner(thread.codes, tops)
+        boundaries = _by_owner(thread.codes, tops)
         thread.done = max(tops) + 1
         thread.inputs[: thread.done] = [None] * thread.done
-        return found
+        return boundaries
 
     def boundaries(self, roots: Sequence[Node], skip: Callable[[int], bool] | None) -> list[tuple[int, Node]]:
         """(owner, highest node) for each stretch of nodes reachable from the roots, the first to run first.
@@ -120,14 +120,14 @@ class Entries:
         shape = _shape(thread)
         self._walks += 1
         if shape in self._ways and self._walks % RETRY_EVERY:
-            return  # it was tried, and the graphs of this shape differ from pass to pass
+            return  # tried before: graphs of this shape differ from pass to pass
         if len(self._ways) >= MOST_SHAPES:
             self._ways.clear()
         self._ways[shape] = _ways(thread, tops)
 
 
 def _shape(thread: _Thread) -> tuple[int, ...]:
-    """What tells passes through different networks apart: ways that do not fit are noticed anyway."""
+    """A cheap key for a pass: a stored way that does not fit its graph is detected anyway."""
     return (
         thread.done,
         len(thread.codes),
@@ -144,7 +144,7 @@ def _find(thread: _Thread, roots: Sequence[Node], ways: dict[int, Way]) -> dict[
     """The highest nodes without a walk: what made the next layer's input, or what a known way leads to.
 
     A node is the highest of its stretch for certain if it bears the last number given out before the next
-    layer was entered. None if that cannot be had for any of them: then walk.
+    layer was entered. None if that holds for none of them: then the graph is walked.
     """
     numbers, inputs, done = thread.numbers, thread.inputs, thread.done
     if len(roots) != 1:
@@ -195,7 +195,7 @@ def _ways(thread: _Thread, tops: dict[int, Node]) -> dict[int, Way]:
 
 
 def _turns(start: Node, number: int) -> tuple[int, ...] | None:
-    """The shortest way from a node to the one with this number; None if it is long."""
+    """The shortest path from a node to the one with this number; None if it is too long."""
     queue: deque[tuple[Node, tuple[int, ...]]] = deque([(start, ())])
     seen = {start}
     while queue and len(seen) < MOST_NODES:
@@ -203,10 +203,10 @@ def _turns(start: Node, number: int) -> tuple[int, ...] | None:
         for turn, (parent, _) in enumerate(node.next_functions):
             if parent is None or parent in seen:
                 continue
-            found = parent._sequence_nr()
-            if found == number:
+            parent_number = parent._sequence_nr()
+            if parent_number == number:
                 return (*turns, turn)
-            if number < found != ACCUMULATE:
+            if number < parent_number != ACCUMULATE:
                 seen.add(parent)
                 queue.append((parent, (*turns, turn)))
     return None

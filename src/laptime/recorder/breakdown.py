@@ -1,4 +1,4 @@
-"""Closing the books: the marks of finished steps become step rows and layer rows, many steps at a time.
+"""Step breakdown: the marks of finished steps become step rows and layer rows, many steps at a time.
 
 This runs on a background thread. While it holds Python's lock the training thread cannot launch anything, so
 everything here works on whole arrays: an object per step or row slowed a launch-bound loop by a third.
@@ -65,7 +65,7 @@ class OwnerRows:
 
 @dataclass(frozen=True, slots=True)
 class ClosedSteps:
-    """A batch of closed steps, as tables and as the few figures that the recorder goes on using."""
+    """A batch of closed steps: their tables, and the figures that the recorder needs."""
 
     raws: Sequence[RawStep]
     walls: NDArray[np.float64]
@@ -142,7 +142,7 @@ class Breakdown:
         )
 
     def _logged(self, raws: Sequence[RawStep]) -> dict[str, list[float | None]]:
-        found: dict[str, list[float | None]] = {}
+        numbers: dict[str, list[float | None]] = {}
         for name in sorted({name for raw in raws for name in raw.logged}):
             values: list[Any] = []
             for raw in raws:
@@ -153,11 +153,11 @@ class Breakdown:
                     )
                     value = None
                 values.append(self._asked(name, value) if callable(value) else value)
-            found[name] = read_numbers(values)
-        return found
+            numbers[name] = read_numbers(values)
+        return numbers
 
     def _asked(self, name: str, function: Any) -> Any:
-        """The number that a function gives."""
+        """The result of a logged function, as a number."""
         try:
             value = function()
         except Exception as error:
@@ -267,7 +267,7 @@ class Breakdown:
 
     def _place(self, code: int) -> tuple[str, str]:
         owner = self._owner(code)
-        if owner is None:  # what the recorder itself runs is the host's here
+        if owner is None:  # work of the recorder itself counts as host time
             account = ACCOUNTS[code] if code < len(ACCOUNTS) else Account.HOST
             return OTHER_LAYER, (Account.HOST if account is Account.INSTRUMENT else account).value
         return (owner.layers[0] if len(owner.layers) == 1 else OTHER_LAYER), owner.phase
@@ -275,7 +275,7 @@ class Breakdown:
 
 @functools.cache
 def rehearse() -> None:
-    """Do what the first books would: Arrow loads numpy.ma, and pandas where there is one, with an array."""
+    """Warm up: with its first array, Arrow loads numpy.ma, and pandas where installed."""
     np.quantile(np.zeros(2), 0.5)
     pa.array(_words(["word"], np.zeros(1, dtype=np.int64)), from_pandas=True).cast(pa.string())
 
@@ -342,8 +342,8 @@ def check(walls: NDArray[np.float64], accounts: NDArray[np.float64]) -> None:
 
 
 def read_numbers(values: Sequence[Any]) -> list[float | None]:
-    """Numbers, read from tensors that are already computed: those of a device all at once."""
-    found: list[float | None] = [
+    """Values of tensors that are already computed, with one read per device and dtype."""
+    numbers: list[float | None] = [
         None if isinstance(value, torch.Tensor | None) else as_number(value) for value in values
     ]
     groups: dict[tuple[torch.device, torch.dtype], list[int]] = {}
@@ -353,5 +353,5 @@ def read_numbers(values: Sequence[Any]) -> list[float | None]:
     for (device, _), indices in groups.items():
         tensors = [values[index].reshape(()) for index in indices]
         for index, number in zip(indices, backend_of(device).read_numbers(device, tensors), strict=True):
-            found[index] = float(number)
-    return found
+            numbers[index] = float(number)
+    return numbers

@@ -1,4 +1,4 @@
-"""Which steps get layer marks: as many as keep what marks cost a whole run within the budget.
+"""Which steps get layer marks: as many as keep the overhead of the whole run within the budget.
 
 The price of a marked step is the higher of two: its marks by their number, and what marked steps were found
 to take beside their bare neighbours. It rises at once and falls slowly, and it counts for all marked steps
@@ -17,17 +17,17 @@ import numpy as np
 
 from laptime.recorder.overhead import Pairs
 
-LARGEST_SHARE = 0.9  # some steps stay bare, or there would be nothing to compare with
+LARGEST_SHARE = 0.9  # some steps stay unmarked, for comparison
 FIRST_SHARE = 0.05  # until the marks of a first step have been counted
 SMALLEST_SHARE = 0.01  # of cheap marks, where the accounts alone use up the budget
 WINDOW = 512
 REVIEW_EVERY = 32
-TRICKLE = 0.1  # of the budget: goes on where too much was spent, so that no part of a run stays dark
+TRICKLE = 0.1  # of the budget: still spent after overspending, so that every part of a run has layer times
 FALL = 0.75  # of the price, from one review to the next
 LONG_STEP_SHARE = 0.05  # of a step with very many marks that these may take, though the first are marked
 EARLY = 2  # steps of each stage that are marked in any case, the first step not among them
-WIDEST = 0.2  # an interval of ±10 points; a wider one does not tell a cost
-BELIEVED = 5  # times what was counted: what a noisy measurement may say
+WIDEST = 0.2  # an interval of ±10 points; a wider one is no measurement
+BELIEVED = 5  # limit on a noisy measurement, as a multiple of the estimate from mark counts
 # What a layer's mark takes beside the stamp, where hooks are put on for one step: the hook itself, a module's
 # slower call, the node's hook; and for the step, the walk of the graph. From networks of 2 to 50 layers, CPU.
 HOOK_S, ARMING_S = 6e-6, 30e-6
@@ -86,7 +86,7 @@ class Budget:
         self.mark_s, self.hook_s = mark_s, hook_s
 
     def too_dear(self, marks: int, *, walked_s: float, passed_s: float) -> bool:
-        """Whether a step with very many marks had better go on without those of layers."""
+        """Whether layer marks cost too much in a step with very many of them."""
         spent_s = (self.mark_s + self.hook_s) * marks + walked_s
         return not self.every_step and spent_s >= LONG_STEP_SHARE * passed_s
 
@@ -108,7 +108,7 @@ class Budget:
         return True
 
     def look_early(self, wall_s: float, *, marks: int, instrumented: bool) -> None:
-        """A first idea from one of the first steps, long before its books are closed.
+        """A first estimate from one of the first steps, long before its breakdown.
 
         By the shortest of them: a step that warmed up would make marks look cheap.
         """
@@ -118,7 +118,7 @@ class Budget:
             self._price_s = 0.0
             self._spend(self._shortest_s)
 
-    # -- reviewing: the thread that closes the books -----------------------------------------------------
+    # -- reviewing: the thread that breaks steps down ----------------------------------------------------
 
     def observe(self, wall_s: float, *, instrumented: bool, marks: int = 0, kind: Hashable = None) -> None:
         """Take in a finished training step. Only steps of one `kind` are compared with each other."""
@@ -139,7 +139,7 @@ class Budget:
             return
         price_s = self._price_s = max(self._found_s(), FALL * self._price_s)
         self.share = self._affordable(typical_s, 1, price_s)
-        # Time that has gone by counts as it was: marks cost as many seconds in a longer step.
+        # Past time counts unscaled: marks cost as many seconds in a longer step.
         steps = self._counts[True] + self._counts[False]
         so_far = self._affordable(self._elapsed_s, steps, price_s)
         trickle = min(SMALLEST_SHARE, TRICKLE * self.share)
@@ -154,7 +154,7 @@ class Budget:
         return min(LARGEST_SHARE * steps, whole, max(SMALLEST_SHARE * steps, left))
 
     def _found_s(self) -> float:
-        """The higher of the two prices. Noise can make marks seem dear: far off the count it must be sure."""
+        """The higher of the two prices. A measurement far above the estimate counts only if significant."""
         counted_s = self._layer_marks_s()
         careful_s, sure_s = self._pairs.cost_s() or (0.0, 0.0)
         return max(counted_s, min(careful_s, BELIEVED * counted_s), sure_s)
@@ -171,10 +171,10 @@ class Budget:
         marks = max(0, self._marks[True] - self._account_marks())
         return (self.mark_s + self.hook_s) * marks + ARMING_S if self.mark_s else 0.0
 
-    # -- what it came to ---------------------------------------------------------------------------------
+    # -- results -----------------------------------------------------------------------------------------
 
     def overhead(self) -> Overhead | None:
-        """The cost of a marked step; None where nothing tells it."""
+        """The overhead of a marked step; None where unknown."""
         by_number = self._by_number()
         interval = self._pairs.interval()
         if interval is None:
@@ -204,13 +204,13 @@ class Budget:
         return 1.0 + self._layer_marks_s() / typical_s
 
     def paid(self) -> dict[str, float | str | None]:
-        """What the training paid for its layer times: the marked share of its steps times their cost."""
+        """Overhead of layer times over the whole training: the marked share of steps times theirs."""
         trained = self._counts[True] + self._counts[False]
         marked = self._counts[True] / trained if trained else 0.0
-        found = self.overhead()
-        if found is None:
+        overhead = self.overhead()
+        if overhead is None:
             return {"marked_share": marked, "paid": 0.0 if not marked else None, "paid_how": "estimated"}
-        measured = found.how == "measured"
-        ratio = found.ratio if measured else found.estimated
+        measured = overhead.how == "measured"
+        ratio = overhead.ratio if measured else overhead.estimated
         cost = marked * max(0.0, ratio - 1.0) if ratio is not None else None
         return {"marked_share": marked, "paid": cost, "paid_how": "measured" if measured else "estimated"}

@@ -42,7 +42,7 @@ class Clock(Protocol):
         ...
 
     def follow(self) -> None:
-        """Called at the start of a step: hold on to the stream that computes."""
+        """Called at the start of a step: keep the compute stream."""
         ...
 
 

@@ -118,7 +118,7 @@ class Collectives:
         return exchange
 
     def _enter(self) -> int | None:
-        """An exchange begins; returns whose time it takes, or None where it is not for us to count."""
+        """An exchange begins; returns the owner it interrupts, or None where it is not recorded."""
         try:
             if self._exchanging or torch_patches.tracing() or not self._mine() or not several():
                 return None
@@ -141,7 +141,7 @@ class Collectives:
             failed(RecordingPart.COMMUNICATION, error)
 
     def _mine(self) -> bool:
-        """Whether this is the recorded thread, or the one of autograd's that works for it."""
+        """Whether this is the recorded thread, or the autograd thread that runs its backward pass."""
         if not self._on or not self._timeline.open:
             return False
         engine = self._step.backward_depth > 0 and threading.get_ident() == self._engine
@@ -202,9 +202,9 @@ def _places() -> Iterator[tuple[Any, str]]:
     for name in ("wait", "synchronize", "block_current_stream"):
         yield native.Work, name
     yield torch._C.Future, "wait"
-    yield native.Reducer, "_rebuild_buckets"  # DDP's, after its first pass: rank 0 tells the new buckets
+    yield native.Reducer, "_rebuild_buckets"  # DDP, after its first pass: rank 0 broadcasts the new buckets
     yield dist, "_broadcast_coalesced"  # DDP's buffers
     for module, owner, name in ELSEWHERE:
-        found = sys.modules.get(module)
-        if found is not None and (not owner or hasattr(found, owner)):
-            yield getattr(found, owner) if owner else found, name
+        loaded = sys.modules.get(module)
+        if loaded is not None and (not owner or hasattr(loaded, owner)):
+            yield getattr(loaded, owner) if owner else loaded, name

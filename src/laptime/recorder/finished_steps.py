@@ -1,4 +1,4 @@
-"""What becomes of finished steps: their stamps are read, their books closed, their rows written.
+"""Finished steps: their stamps are read, their time is broken down, their rows are written.
 
 The training thread reads stamps, since only it can do so cheaply; a background thread does the rest.
 """
@@ -20,13 +20,13 @@ from laptime.runs import RunWriter
 
 FLUSH_S = 2.0  # well inside the contract's 5 s, so that a slow disk still keeps it
 LOOK_S = 0.25
-ENOUGH = 64  # steps that are worth closing the books for
-BATCH = 256  # steps whose books are closed at once
-MOST_PENDING = 4096  # finished steps waiting for their books; beyond this the training thread helps
+ENOUGH = 64  # steps that make a breakdown worthwhile
+BATCH = 256  # steps broken down at once
+MOST_PENDING = 4096  # finished steps waiting for their breakdown; beyond this the training thread helps
 
 
 class FinishedSteps:
-    """Takes finished steps and sees them onto the disk."""
+    """Takes finished steps and writes them to disk."""
 
     def __init__(
         self,
@@ -45,7 +45,7 @@ class FinishedSteps:
         self._writer = writer
         self._flush_s = flush_s
         self._unread: deque[RawStep] = deque()  # the device may not have passed their last stamp
-        self._pending: deque[RawStep] = deque()  # their books are to be closed
+        self._pending: deque[RawStep] = deque()  # to be broken down
         self._lock = threading.Lock()
         self._failure: str | None = None
         self._updates = 0
@@ -84,7 +84,7 @@ class FinishedSteps:
         self._writer.flush()
 
     def finish(self) -> None:
-        """Wait for the device, close all books, write all rows, end the thread."""
+        """Wait for the device, break all steps down, write all rows, end the thread."""
         self._end.set()
         self._background.join()
         self.flush(wait=True)
@@ -112,7 +112,7 @@ class FinishedSteps:
         flushed = time.monotonic()
         while not self._end.wait(LOOK_S):
             due = time.monotonic() - flushed >= self._flush_s
-            # Closing the books of one step costs nearly as much as of many, so they wait for company.
+            # Breaking down one step costs nearly as much as many, so steps are batched.
             if due or len(self._pending) >= ENOUGH:
                 self._settle()
             if due:
@@ -121,7 +121,7 @@ class FinishedSteps:
         self.background_s = time.thread_time()
 
     def _settle(self) -> None:
-        """Close the books of the steps that are known. A fault of ours must not end someone's training."""
+        """Break down the steps that have been read. An internal error must not end the training."""
         with self._lock:
             while self._pending:
                 raws = [self._pending.popleft() for _ in range(min(len(self._pending), BATCH))]

@@ -1,4 +1,4 @@
-"""Faults of ours stay ours: no hook, patch or reader of a recording raises into the training it records.
+"""Internal errors never reach the training: no hook, patch or reader of a recording raises into it.
 
 What fails ends the part of the recording it belongs to, says once what is lost and why, and the training goes
 on. `shielded` is for what runs a few times a step; hooks that run at every layer catch by themselves, since a
@@ -20,7 +20,7 @@ R = TypeVar("R")
 
 
 class RecordingPart(StrEnum):
-    """What a recording can go on without; without the last of them it ends."""
+    """Parts that a recording can lose and go on; losing the last ends it."""
 
     LAYERS = "layer times"
     WORKLOAD = "the workload"

@@ -21,13 +21,13 @@ def clock_shift(kernels: Iterable[TracedKernel], spans: Mapping[int, Span]) -> f
     Only the busiest stream counts, which is the one that the events are on. `spans` are first and last moment
     of owners that had one interval. Where no shift fits all, the middle of the bounds is least wrong.
     """
-    on_device = [one for one in kernels if one.kind != "operator"]
+    on_device = [kernel for kernel in kernels if kernel.kind != "operator"]
     if not on_device:
         return 0.0
-    stream = Counter(one.stream for one in on_device).most_common(1)[0][0]
-    own = [one for one in on_device if one.stream == stream and one.code in spans]
+    stream = Counter(kernel.stream for kernel in on_device).most_common(1)[0][0]
+    own = [kernel for kernel in on_device if kernel.stream == stream and kernel.code in spans]
     if not own:
         return 0.0
-    least = max(one.start_s + one.seconds - spans[one.code][1] for one in own)
-    most = min(one.start_s - spans[one.code][0] for one in own)
+    least = max(kernel.start_s + kernel.seconds - spans[kernel.code][1] for kernel in own)
+    most = min(kernel.start_s - spans[kernel.code][0] for kernel in own)
     return min(max(0.0, least), most) if least <= most else (least + most) / 2

@@ -99,7 +99,7 @@ class KernelTracer:
         return self.running and self.number > 0 and step not in self.wanted and step + 1 not in self.wanted
 
     def _start(self) -> None:
-        if torch._C._autograd._profiler_enabled():  # ours would end theirs, without a word
+        if torch._C._autograd._profiler_enabled():  # starting ours would end it silently
             self.problem = "no kernels were traced, since the script runs torch.profiler by itself"
             self.wanted.clear()
             return
@@ -131,7 +131,7 @@ class KernelTracer:
                 self.wanted.add(raw.fields["step"] + 3)
 
     def give_up(self, reason: str) -> None:
-        """A fault of ours: trace no more."""
+        """After an internal error: trace no more."""
         self.wanted.clear()
         self.problem = f"no more kernels were traced ({reason})"
         profiler, self._profiler, self.tracing = self._profiler, None, False
@@ -232,7 +232,7 @@ def _device_kernels(
             # Only launches must leave a record; other runtime calls (synchronize, malloc) have none.
             if "LaunchKernel" in event["name"] and owner(event["ts"]) is not None:
                 trace.launches += 1
-    found = []
+    kernels = []
     for event in spans:
         kind = DEVICE_KINDS.get(event.get("cat", ""))
         if kind is None:
@@ -243,8 +243,8 @@ def _device_kernels(
         trace.records += kind == "kernel"
         stream = int(event["args"].get("stream", 0))
         start = (event["ts"] - origin) * 1e-6
-        found.append(TracedKernel(code, kind, event["name"], stream, start, event["dur"] * 1e-6))
-    return found
+        kernels.append(TracedKernel(code, kind, event["name"], stream, start, event["dur"] * 1e-6))
+    return kernels
 
 
 def _operators(
@@ -255,14 +255,14 @@ def _operators(
     for event in spans:
         if event.get("cat") == "cpu_op":
             threads[event["tid"]].append(event)
-    found = []
+    operators = []
     for tid, events in threads.items():
         for event, own in _own_times(events):
             code = owner(event["ts"])
             if code is not None and own > 0:
                 start = (event["ts"] - origin) * 1e-6
-                found.append(TracedKernel(code, "operator", event["name"], int(tid), start, own * 1e-6))
-    return found
+                operators.append(TracedKernel(code, "operator", event["name"], int(tid), start, own * 1e-6))
+    return operators
 
 
 def _own_times(events: list[dict[str, Any]]) -> list[tuple[dict[str, Any], float]]:

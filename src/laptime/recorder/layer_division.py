@@ -38,12 +38,12 @@ class LayerUnit:
     network: int
     candidate: bool
     compiled: bool
-    shared: bool = False  # it is part of another network too, and belongs to that one
+    shared: bool = False  # part of an earlier network too, and charged there
     entry: bool = False  # its calls are forward passes: the root, or a part that is called by itself
     parent: LayerUnit | None = None
     called: bool = False
     is_layer: bool = False
-    owner: LayerUnit | None = None  # the layer that takes this unit's time and parameters along
+    owner: LayerUnit | None = None  # the layer that is charged with this unit's time and parameters
     leader: LayerUnit | None = None  # the first of a group that a mapping puts under one name
 
     @property
@@ -95,7 +95,7 @@ def _owns_matrix(module: nn.Module) -> bool:
 
 
 def _is_lazy(parameter: torch.Tensor) -> bool:
-    """Whether its shape is known only after the first call: torch refuses every question about it."""
+    """Whether its shape is known only after the first call: torch raises when it is read before."""
     return isinstance(parameter, nn.parameter.UninitializedParameter)
 
 
@@ -157,7 +157,7 @@ class Division:
             self.calls.append(unit)
 
     def resolve(self) -> None:
-        """Decide the layers from the calls seen so far, and who takes along whom. May be repeated."""
+        """Decide the layers from the calls so far, and which layer owns each other unit. May be repeated."""
         if self.resolved and len(self.calls) == self._resolved_calls:
             return
         self._resolved_calls = len(self.calls)
@@ -184,7 +184,7 @@ class Division:
             ancestor.is_layer = True
 
     def _assign_owners(self) -> None:
-        """A layer takes along what runs until the next layer starts."""
+        """A layer owns what runs until the next layer starts."""
         current: LayerUnit | None = None
         first: LayerUnit | None = next((unit for unit in self.calls if unit.is_layer), None)
         owners: dict[int, LayerUnit | None] = {}
@@ -205,8 +205,8 @@ class Division:
     def layers(self) -> list[LayerUnit]:
         """The layers, in the order in which they were first called."""
         order = self._first_layer_calls()
-        found = [unit for unit in self.units if unit.is_layer and unit.leader is None]
-        return sorted(found, key=lambda unit: order.get(unit.index, len(order)))
+        layers = [unit for unit in self.units if unit.is_layer and unit.leader is None]
+        return sorted(layers, key=lambda unit: order.get(unit.index, len(order)))
 
     def parameters_by_layer(self, claimed: set[int]) -> dict[int, list[torch.Tensor]]:
         """Parameters of each layer by unit index; a tied parameter belongs to its first user.
@@ -274,10 +274,10 @@ def candidates(root: nn.Module, granularity: Granularity) -> dict[str, str | Non
     if granularity == "layer":
         return {path: None for path, module, _ in walk(root) if _owns_matrix(module)}
     if granularity == "module":
-        found = (
+        modules = (
             (path, module) for path, module, _ in walk(root) if _is_leaf(module) or _owns_parameter(module)
         )
-        return {path: None for path, module in found if not isinstance(module, _Loss)}
+        return {path: None for path, module in modules if not isinstance(module, _Loss)}
     if isinstance(granularity, bool):
         raise UnknownGranularity("layers= takes 'layer', 'module', a depth or a mapping, not a bool")
     if isinstance(granularity, int):
@@ -297,22 +297,22 @@ def _owns_parameter(module: nn.Module) -> bool:
 def _at_depth(root: nn.Module, depth: int) -> dict[str, str | None]:
     if depth < 0:
         raise UnknownGranularity(f"layers={depth}: a depth counts from 0 (the whole network)")
-    found: dict[str, str | None] = {}
+    paths: dict[str, str | None] = {}
     uncallable = {path for path, module, _ in walk(root) if _never_called(module)}
     for path, module, parent in walk(root):
         level = path.count(".") + 1 if path else 0
         # Lists cannot be called: their items stand in for them, one level further down.
         stands_in = parent in uncallable and level == depth + 1
         if isinstance(module, _Loss):
-            continue  # its time is the loss's
+            continue  # its time is charged to the loss
         if path not in uncallable and (level == depth or stands_in or (level < depth and _is_leaf(module))):
-            found[path] = None
-    return found
+            paths[path] = None
+    return paths
 
 
 def _as_mapped(root: nn.Module, mapping: Mapping[str, str | Sequence[str]]) -> dict[str, str | None]:
     paths = {path: module for path, module, _ in walk(root)}
-    found: dict[str, str | None] = {}
+    layer_names: dict[str, str | None] = {}
     if not mapping or not all(mapping.values()):
         raise UnknownGranularity("layers={…} needs a module path, or a list of them, for every layer name")
     for name, targets in mapping.items():
@@ -321,5 +321,5 @@ def _as_mapped(root: nn.Module, mapping: Mapping[str, str | Sequence[str]]) -> d
                 near = difflib.get_close_matches(target, paths, n=1)
                 hint = f"did you mean {near[0]!r}?" if near else "print(network) shows the paths"
                 raise UnknownGranularity(f"layers[{name!r}]: the network has no module {target!r}; {hint}")
-            found[target] = name
-    return found
+            layer_names[target] = name
+    return layer_names

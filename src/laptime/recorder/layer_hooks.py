@@ -1,4 +1,4 @@
-"""What runs when a layer is reached: at its call on the way forward, at its first node on the way back.
+"""Layer hooks: on a layer's call in the forward pass, on its first node in the backward pass.
 
 This is what a mark costs, so each hook has what it needs at hand in its closure.
 """
@@ -49,7 +49,7 @@ class HookState(Protocol):
 
 
 def entering(hooks: HookState, unit: LayerUnit) -> Entering:
-    """For a layer: from here on time is its own."""
+    """The hook of a layer: from its call on, time is charged to it."""
     forward, backward = forward_code(unit.layer), backward_code(unit.layer)
     timeline, entries, step = hooks.timeline, hooks.entries, hooks.step
     mark, owners = timeline.mark, timeline.owners
@@ -71,7 +71,7 @@ def entering(hooks: HookState, unit: LayerUnit) -> Entering:
 
 
 def entering_late(hooks: HookState, unit: LayerUnit) -> Entering:
-    """For what may yet prove to be a layer: only some forward passes use it."""
+    """The hook of a possible layer that only some forward passes use."""
     enter = entering(hooks, unit)
 
     def enter_late(args: tuple[Any, ...]) -> None:
@@ -88,12 +88,12 @@ def entering_late(hooks: HookState, unit: LayerUnit) -> Entering:
 
 
 def discovering(hooks: HookState, network: WatchedNetwork, unit: LayerUnit) -> Entering:
-    """For every module, while the layers are being found."""
+    """The hook of every module while layers are being discovered."""
     forward, backward = forward_code(unit.layer), backward_code(unit.layer)
 
     def discover(_: tuple[Any, ...]) -> None:
         if unit.entry or hooks.foreign():
-            return  # its own hook does the rest
+            return  # handled by its own hook
         if not hooks.step.forward_depth and not hooks.step.backward_depth:
             if not has_parameters(unit.module):
                 return  # a metric or a criterion that lives in the module tree
@@ -113,19 +113,19 @@ def mark_nodes(hooks: HookState, outputs: Any) -> int:
     entries = hooks.entries
     roots = graph_roots(outputs)
     searching = any(network.discovery for network in hooks.networks)
-    found = None if searching else entries.known(roots)
-    if found is None:
+    boundaries = None if searching else entries.known(roots)
+    if boundaries is None:
         hooks.timeline.mark(INSTRUMENT)
         began = time.perf_counter()
-        found = entries.boundaries(roots, _no_layer(hooks.units) if searching else None)
+        boundaries = entries.boundaries(roots, _no_layer(hooks.units) if searching else None)
         hooks.step.walked(time.perf_counter() - began)
     known = hooks.boundaries
-    for code, node in found:
+    for code, node in boundaries:
         boundary = known.get(code)
         if boundary is None:
             boundary = known[code] = _boundary(hooks, code)
         boundary.put_on(node)
-    return found[0][0] if found else BACKWARD
+    return boundaries[0][0] if boundaries else BACKWARD
 
 
 def _no_layer(units: Sequence[LayerUnit]) -> Callable[[int], bool]:

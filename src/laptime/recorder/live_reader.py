@@ -46,7 +46,7 @@ class StepReader(Reader):
         if self.problem is None:
             try:
                 self._see(func, args, kwargs or {}, out)
-            except Exception as error:  # an operation of a kind that nobody thought of
+            except Exception as error:  # an unforeseen kind of operation
                 self.problem = f"{func} cannot be read ({type(error).__name__})"
         return out
 
@@ -78,12 +78,15 @@ class StepReader(Reader):
     def operations(self) -> list[Operation]:
         """Each with the name of its layer: the last one entered before it, or the first of its pass."""
         names = list(_names(self.units))
-        return [replace(one, layer=names[place]) if place >= 0 else one for one, place in self.found]
+        return [
+            replace(operation, layer=names[place]) if place >= 0 else operation
+            for operation, place in self.found
+        ]
 
 
 class _Storages(Alive):
     def knows(self, tensor: Tensor) -> bool:
-        """Whether it was there before the step, or was made in it."""
+        """Whether the tensor existed before the step or was made in it."""
         return not has_storage(tensor) or tensor.untyped_storage()._cdata in self._known
 
 
@@ -96,7 +99,7 @@ def _names(units: Sequence[LayerUnit | None]) -> Iterator[str]:
         elif unit.is_layer:
             current = _layer(unit)
         elif current == LOSS_LAYER:
-            layers = (_layer(one) for one in units[place:] if one is not None and one.is_layer)
+            layers = (_layer(later) for later in units[place:] if later is not None and later.is_layer)
             current = next(layers, LOSS_LAYER)
         yield current
 

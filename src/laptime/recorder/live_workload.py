@@ -83,7 +83,7 @@ class Reading:
         return self._put_on(reader, phase)
 
     def leave(self) -> None:
-        """It is over."""
+        """Stop reading."""
         if self._reader is not None:
             self._take_off(self._reader)
 
@@ -98,7 +98,7 @@ class Reading:
         self.done = trains or reader.problem is not None
 
     def give_up(self, reason: str) -> None:
-        """A fault of ours: there will be no workload."""
+        """After an internal error: there will be no workload."""
         if self._reader is not None:
             self._take_off(self._reader)
         self.done, self.step, self.reason, self._reader = True, None, reason, None
@@ -127,7 +127,7 @@ class Reading:
 
     @property
     def facts(self) -> dict[str, Any]:
-        """For the run's summary."""
+        """Facts for the run's summary."""
         reason = self.reason or (None if self.step else "no forward pass of the network was seen")
         return {"read": self.step is not None, "reason": reason}
 
@@ -139,19 +139,19 @@ class Reading:
         operations = reader.operations()
         precision = _precision(operations)
         if self.trains:
-            operations += [one for division in divisions for one in _updates(division, optimizers)]
+            operations += [update for division in divisions for update in _updates(division, optimizers)]
         else:
-            operations = [one for one in operations if one.account is Account.FORWARD]
+            operations = [operation for operation in operations if operation.account is Account.FORWARD]
         memory = _memory(reader, divisions, optimizers if self.trains else ())
         samples = self.samples or reader.rows or 1
-        parameters = _once(one for division in divisions for one in division.root.parameters())
+        parameters = _once(parameter for division in divisions for parameter in division.root.parameters())
         return Workload(
             network=" and ".join(type(division.root).__name__ for division in divisions),
             batch=samples,
             precision=precision,
             mode="training" if self.trains else "inference",
-            parameters=sum(one.numel() for one in parameters),
-            tensors=sum(one.requires_grad for one in parameters),
+            parameters=sum(parameter.numel() for parameter in parameters),
+            tensors=sum(parameter.requires_grad for parameter in parameters),
             sample_bytes=memory.inputs // samples,
             layers=tuple(unit.name for division in divisions for unit in division.layers()),
             operations=tuple(operations),
@@ -161,7 +161,7 @@ class Reading:
 
 
 def hindrance(root: nn.Module) -> str | None:
-    """Why a network's step had better not be looked into."""
+    """Why a network's step cannot be read; None if it can."""
     if any(is_compiled(module) for module in root.modules()) or compiles():
         return "torch.compile is in use"
     if any(isinstance(module, torch.jit.ScriptModule) for module in root.modules()):
@@ -182,33 +182,35 @@ def _transforms() -> bool:
 
 def _kept(root: nn.Module) -> list[Tensor]:
     parameters = list(root.parameters())
-    gradients = [one.grad for one in parameters if one.is_leaf and one.grad is not None]
+    gradients = [
+        parameter.grad for parameter in parameters if parameter.is_leaf and parameter.grad is not None
+    ]
     return [*parameters, *root.buffers(), *gradients]
 
 
 def _once(parameters: Iterable[Tensor]) -> list[Tensor]:
-    return list({id(one): one for one in parameters}.values())
+    return list({id(parameter): parameter for parameter in parameters}.values())
 
 
 def _precision(operations: Sequence[Operation]) -> str:
     """The type that most products are computed in."""
     flops: dict[str, int] = {}
-    for one in operations:
-        flops[one.dtype] = flops.get(one.dtype, 0) + one.flops
+    for operation in operations:
+        flops[operation.dtype] = flops.get(operation.dtype, 0) + operation.flops
     most = max(flops, key=lambda dtype: flops[dtype], default="")
     return PRECISIONS.get(most, "fp32")
 
 
 def _updates(division: Division, optimizers: Sequence[Optimizer]) -> list[Operation]:
-    mine = {id(one) for one in division.root.parameters()}
+    mine = {id(parameter) for parameter in division.root.parameters()}
     for optimizer in optimizers:
-        if any(id(one) in mine for group in optimizer.param_groups for one in group["params"]):
+        if any(id(parameter) in mine for group in optimizer.param_groups for parameter in group["params"]):
             return updates(division, update_of(optimizer)[0])
     return []
 
 
 def _notes(optimizers: Sequence[Optimizer]) -> tuple[str, ...]:
-    """What had to be assumed of the update."""
+    """Assumptions about the update."""
     if not optimizers:
         return (NO_OPTIMIZER,)
     notes = (update_of(optimizer)[1] for optimizer in optimizers)
@@ -222,22 +224,27 @@ def update_of(optimizer: Optimizer) -> tuple[UpdateRule, str | None]:
     ):  # wrapped, as accelerate does
         optimizer = inside
     momentum = any(group.get("momentum") for group in optimizer.param_groups)
-    return assumed_rule([one.__name__ for one in type(optimizer).__mro__], momentum=momentum)
+    return assumed_rule([base.__name__ for base in type(optimizer).__mro__], momentum=momentum)
 
 
 def _memory(reader: StepReader, divisions: Sequence[Division], optimizers: Sequence[Optimizer]) -> Memory:
     """As `capture.fake_step` counts it."""
 
     def size(tensors: Iterable[Tensor]) -> int:
-        return sum(one.numel() * one.element_size() for one in _once(tensors))
+        return sum(tensor.numel() * tensor.element_size() for tensor in _once(tensors))
 
-    parameters = size(one for division in divisions for one in division.root.parameters())
-    buffers = size(one for division in divisions for one in division.root.buffers())
+    parameters = size(parameter for division in divisions for parameter in division.root.parameters())
+    buffers = size(buffer for division in divisions for buffer in division.root.buffers())
     state = temporaries = gradients = 0
     for optimizer in optimizers:
-        trained = [one for group in optimizer.param_groups for one in group["params"] if one.requires_grad]
+        trained = [
+            parameter
+            for group in optimizer.param_groups
+            for parameter in group["params"]
+            if parameter.requires_grad
+        ]
         rule = update_of(optimizer)[0]
-        state += sum(one.numel() for one in trained) * 4 * rule.state_values
+        state += sum(parameter.numel() for parameter in trained) * 4 * rule.state_values
         temporaries += size(trained) * rule.temporaries
         gradients += size(trained)
     moving = max(reader.alive.peak, gradients + temporaries)

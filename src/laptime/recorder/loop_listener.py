@@ -1,4 +1,4 @@
-"""What a recording tells those who cut its steps from outside of its loop."""
+"""Events of a recorded loop, for code that cuts its steps from outside."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class LoopListener:
         """A known optimizer begins a step."""
 
     def after_update(self, optimizer: Optimizer) -> None:
-        """It has made it."""
+        """A known optimizer has ended a step."""
 
     def unknown_optimizer(self, optimizer: Optimizer) -> None:
         """An optimizer steps that the recording does not know."""

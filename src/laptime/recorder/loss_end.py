@@ -1,4 +1,4 @@
-"""What of the time between a forward pass and what comes next is the loss, and what is Python.
+"""Splits the time after a forward pass into loss and host time.
 
 In that stretch a script computes its loss, and whatever else it likes: the next batch, an environment's step,
 a plot. Differentiable operations make autograd nodes, the rest makes none: the loss ends with the last node,
@@ -40,7 +40,7 @@ MOST_NODES = 64  # walked in the graph of a loss that is scaled
 
 
 class LossStretch:
-    """The stretch that is open, if one is."""
+    """The open stretch of loss time, if any."""
 
     def __init__(self, timeline: Timeline, step: RunningStep) -> None:
         self._timeline = timeline
@@ -131,9 +131,9 @@ class _Nodes(TorchFunctionMode):
         self._last: _Last | None = None
 
     def watch(self) -> None:
-        """Look, unless that could be felt."""
+        """Start watching, unless that could disturb the training."""
         modes = _get_current_function_mode_stack()
-        if not _UNTOUCHED or compiles() or self._calling or any(one is not self for one in modes):
+        if not _UNTOUCHED or compiles() or self._calling or any(mode is not self for mode in modes):
             return
         if self._timeline.traced:  # its marks are found by when they were set
             return
@@ -143,7 +143,7 @@ class _Nodes(TorchFunctionMode):
             self.__enter__()
 
     def look_away(self) -> _Last | None:
-        """Look no more; what was seen last."""
+        """Stop watching; returns the last node."""
         last, self._last = (self._last if self._on else None), None
         if self._on or self._left:
             modes = _get_current_function_mode_stack()
@@ -156,7 +156,7 @@ class _Nodes(TorchFunctionMode):
         return last
 
     def leave(self) -> None:
-        """Be gone from torch's stack; at the next update, if a call is under way through us just now."""
+        """Leave torch's mode stack; during a call through this mode, at the next update."""
         if not self._left:
             return
 
@@ -202,9 +202,6 @@ _SPACES: tuple[Any, ...] = (torch.Tensor, torch, torch.nn.functional)
 _ORIGINALS = {id(space): {name: getattr(space, name) for name in dir(space)} for space in _SPACES}
 
 
-_OF_C = (BuiltinFunctionType, MethodDescriptorType, MethodWrapperType, WrapperDescriptorType)
-
-
 def _is_torchs(function: Any) -> bool:
     """Whether a function is torch's own: written in C, or in its package."""
     if isinstance(function, FunctionType):
@@ -214,7 +211,7 @@ def _is_torchs(function: Any) -> bool:
     )
 
 
-# Were there patches already, what they replaced could not be told from them.
+# Functions that were patched before this import cannot be told from the originals.
 _UNTOUCHED = all(
     _is_torchs(value) or (value.__module__ or "").partition(".")[0] in sys.stdlib_module_names
     for originals in _ORIGINALS.values()
@@ -224,7 +221,7 @@ _UNTOUCHED = all(
 
 
 def _unpatched(func: Any) -> Any:
-    """What torch was about to do: it tells a mode the function by its name.
+    """The function that torch was about to call: a mode is given the attribute of that name.
 
     Where a script, or laptime, has put a function of its own under that name, calling it would call it twice.
     """
@@ -238,13 +235,13 @@ def _unpatched(func: Any) -> Any:
 
 
 def holds_loss(output: Any) -> bool:
-    """Whether a network has given its own loss: a differentiable number, alone or among other things."""
+    """Whether a network's output holds a loss: a differentiable scalar, alone or among other values."""
     if isinstance(output, torch.Tensor):
         return output.dim() == 0 and output.requires_grad
     if isinstance(output, Mapping):
         output = tuple(output.values())
     return isinstance(output, list | tuple) and any(
-        isinstance(one, torch.Tensor) and one.dim() == 0 and one.requires_grad for one in output[:8]
+        isinstance(item, torch.Tensor) and item.dim() == 0 and item.requires_grad for item in output[:8]
     )
 
 
@@ -257,7 +254,7 @@ def _only_scales(roots: Iterable[Any], number: int) -> bool:
             continue
         known.add(node)
         metadata = getattr(node, "_input_metadata", None)  # of a Python function: unknown
-        if len(known) > MOST_NODES or metadata is None or any(_size(one.shape) != 1 for one in metadata):
+        if len(known) > MOST_NODES or metadata is None or any(_size(entry.shape) != 1 for entry in metadata):
             return False
         stack += [parent for parent, _ in node.next_functions]
     return bool(known)
@@ -265,12 +262,12 @@ def _only_scales(roots: Iterable[Any], number: int) -> bool:
 
 def _size(shape: Iterable[int]) -> int:
     size = 1
-    for one in shape:
-        size *= int(one)
+    for dimension in shape:
+        size *= int(dimension)
     return size
 
 
 def compiles() -> bool:
     """Whether torch.compile was called in this process; torch's optimizers use dynamo without a backend."""
     dynamo = sys.modules.get("torch._dynamo.eval_frame")
-    return any(one is not None for one in getattr(dynamo, "cached_backends", {}).values())
+    return any(backend is not None for backend in getattr(dynamo, "cached_backends", {}).values())

@@ -26,7 +26,7 @@ _watched: dict[int, _Watched] = {}  # by the module's id; an entry goes when its
 _outside: list[None] = []  # not empty while modules that are not watched are looked at, too
 _patches = Patches()
 _on_stranger: Callable[[nn.Module], None] | None = None
-_depth = 0  # networks under way: what is called inside them is no stranger
+_depth = 0  # running networks: modules called inside them are part of a network
 
 
 def compiled_call(module: nn.Module) -> Any:
@@ -100,7 +100,7 @@ class _Watched:
         self.enter: Entering | None = None  # the only thing to do, which is what layers have
 
     def changed(self) -> None:
-        """Actions came or went."""
+        """Called after actions were added or removed."""
         alone = len(self.pairs) == 1 and self.pairs[0][1] is None
         self.enter = self.pairs[0][0] if alone else None
         module = self.reference()
@@ -215,6 +215,6 @@ def _watching_forward(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def undo_all(actions: list[Callable[[], None]]) -> None:
-    """Run and forget."""
+    """Run every undo function and clear the list."""
     while actions:
         actions.pop()()

@@ -140,11 +140,11 @@ class NetworkHooks:
 
     def update_weights(self, index: int) -> dict[int, float]:
         """Bytes that an optimizer updates, by layer: the share by which its time is split."""
-        found = updated_bytes(self.networks, self.updates.charged_to(index))
-        return found or self._update_weights.get(index, {})  # the script may have let go of it
+        weights = updated_bytes(self.networks, self.updates.charged_to(index))
+        return weights or self._update_weights.get(index, {})  # the script may have freed the optimizer
 
     def _keep_weights(self) -> None:
-        """Who an update is for, as long as optimizers and networks are there to tell."""
+        """Store the update weights while optimizers and networks still exist."""
         if self._weights_version != self.version or len(self._update_weights) < self.updates.places:
             self._weights_version = self.version
             self._update_weights |= {
@@ -267,7 +267,7 @@ class NetworkHooks:
             self.entries.enter(INPUT)
 
     def _spare(self, network: WatchedNetwork) -> None:
-        """Many forward passes in one step: marks on all of them may cost more than they tell."""
+        """Stop marking layers in a step with so many forward passes that the overhead is too high."""
         if network.discovery and network.trained:
             self._end_discovery()
         step, marks = self.step, len(self.timeline.owners)
@@ -354,7 +354,7 @@ class NetworkHooks:
     # -- steps -------------------------------------------------------------------------------------------
 
     def next_step(self) -> StepEvidence:
-        """Forget the step that ended; returns what happened in it."""
+        """Reset for the next step; returns what happened in the one that ended."""
         evidence = self.step.next_step()
         self.updates.next_step()
         if evidence.backward or not evidence.graded:

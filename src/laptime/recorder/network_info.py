@@ -1,4 +1,4 @@
-"""What a run says of its network, kept current: layers and optimizers may show themselves late."""
+"""The files about a run's network, kept current: layers and optimizers may appear late."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class NetworkFiles:
         self._written = 0  # the version of the layers that was written last
 
     def write_new_layers(self) -> None:
-        """Write the layers, if more of them have shown themselves."""
+        """Write the layers, if more were discovered."""
         if self._hooks.version != self._written:
             self.write_layers()
 
@@ -41,6 +41,6 @@ class NetworkFiles:
         self.write_workload()
 
     def _workload(self) -> dict[str, Any] | None:
-        divisions = [one.division for one in self._hooks.networks if one.division.resolved]
-        found = self._hooks.reading.workload(divisions, self._hooks.updates.optimizers)
-        return found.document() if found is not None else None
+        divisions = [network.division for network in self._hooks.networks if network.division.resolved]
+        workload = self._hooks.reading.workload(divisions, self._hooks.updates.optimizers)
+        return workload.document() if workload is not None else None

@@ -41,7 +41,7 @@ class Updates:
         self._undo: list[Callable[[], None]] = []
 
     def watch(self) -> None:
-        """Hear of updates, everything that optimizers' own hooks do included."""
+        """Watch updates, including what the optimizers' own hooks do."""
         self._undo.append(listen(self._before_update, self._after_update))
 
     def detach(self) -> None:
@@ -56,12 +56,12 @@ class Updates:
 
     @property
     def optimizers(self) -> list[Optimizer]:
-        """Those that the script still has."""
-        return [one for place in range(len(self._charged)) for one in self.charged_to(place)]
+        """Optimizers that still exist."""
+        return [optimizer for place in range(len(self._charged)) for optimizer in self.charged_to(place)]
 
     def charged_to(self, place: int) -> list[Optimizer]:
         """The optimizers that share a place: one, but for the last."""
-        return [one for reference in self._charged[place] if (one := reference()) is not None]
+        return [optimizer for reference in self._charged[place] if (optimizer := reference()) is not None]
 
     def add(self, optimizer: Optimizer) -> None:
         """Charge this optimizer's steps as updates; those past the number of places share the last."""
@@ -71,7 +71,7 @@ class Updates:
             self._new.append(0)
         self._places[key] = len(self._charged) - 1
         last = self._charged[-1]
-        last[:] = [one for one in last if one() is not None]
+        last[:] = [reference for reference in last if reference() is not None]
         last.append(weakref.ref(optimizer, lambda _: self._places.pop(key, None)))
 
     def next_step(self) -> None:
@@ -156,7 +156,7 @@ _telling = 0
 
 
 def listen(before: Listener, after: Listener) -> Callable[[], None]:
-    """Hear of every optimizer's steps, before its own hooks do; returns the undo.
+    """Watch every optimizer's steps, outside its own hooks; returns the undo.
 
     Torch walks its table of hooks while it calls them, and raises if that changes: so ours are one pair,
     which is taken off only while no optimizer makes a step.

@@ -1,4 +1,4 @@
-"""What layer marks cost, step against neighbouring step: what drifts over a run drifts in both alike.
+"""The overhead of layer marks: marked steps against unmarked neighbours, so that drift cancels.
 
 Marked steps in a row are one case, since they share their neighbours. A case is the median of its
 marked steps beside the bare steps of the same kind before and after it, each side counting the same.
@@ -65,7 +65,7 @@ class Pairs:
         steps = self._kinds.get(kind)
         if steps is None:
             if len(self._kinds) >= MOST_KINDS:
-                return  # every batch has a size of its own
+                return  # every batch has another size
             steps = self._kinds[kind] = _Kind()
         if instrumented:
             if steps.growing is None:
@@ -84,10 +84,10 @@ class Pairs:
             if self._place - case.place <= REACH + len(case.marked):
                 case.after.append(wall_s)
             else:
-                case.after += [math.nan] * (SIDE - len(case.after))  # as many as there are will do
+                case.after += [math.nan] * (SIDE - len(case.after))  # those there are suffice
         while steps.waiting and len(steps.waiting[0].after) >= SIDE:
             case = steps.waiting.pop(0)
-            case.after = [one for one in case.after if not math.isnan(one)]
+            case.after = [seconds for seconds in case.after if not math.isnan(seconds)]
             if (times := case.times()) is not None:
                 self._times.append(times)
 

@@ -1,4 +1,4 @@
-"""What the patches see, as marks: backward passes, losses, loader waits and copies between the phases."""
+"""Marks for what the patches report: backward passes, losses, loader waits and copies between phases."""
 
 from __future__ import annotations
 

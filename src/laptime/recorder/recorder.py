@@ -139,14 +139,14 @@ class Recorder:
             self._config["network"] = class_names(self._given.values())
         self._flush_s = flush_s
         self._resumed = resumed
-        self._tell_trouble = tell  # how a disk that fails is told; by default as a warning
+        self._tell_trouble = tell  # reports a failing disk; by default a warning
         self._joins = joins  # the run of the other ranks, though rank 0 may have ended it already
         self._listener = listener or LoopListener()  # who cuts steps, if not the loop
         self._status: str | None = None
         self._several = len(self._given) > 1
         self._active = False
-        self._abandoned: str | None = None  # why a fault of ours has ended the recording
-        self._lost: set[RecordingPart] = set()  # what a fault of ours has ended
+        self._abandoned: str | None = None  # the internal error that ended the recording
+        self._lost: set[RecordingPart] = set()  # parts that internal errors have ended
 
     @property
     def active(self) -> bool:
@@ -313,7 +313,7 @@ class Recorder:
         self._writer.close(status, {**summary, "workload": self.hooks.reading.facts})
 
     def _end_part(self, part: RecordingPart, reason: str) -> None:
-        """Something of ours failed: go on without it."""
+        """Go on without a part of the recording that failed."""
         if part in self._lost or self._abandoned is not None:
             return
         self._lost.add(part)
@@ -468,7 +468,7 @@ class Recorder:
             )
         return self._active
 
-    # -- the rest of what a loop may ask for ---------------------------------------------------------------
+    # -- other calls from a loop ---------------------------------------------------------------------------
 
     @property
     def run(self) -> Run:
@@ -488,7 +488,7 @@ class Recorder:
             self.hooks.rename(f"{self.hooks.networks[0].name}.")
         self.hooks.add_network(name, network, prefix=f"{name}." if several else "")
         if self._active and self._unnamed:
-            self.update(config={"network": class_names(one.root for one in self.hooks.networks)})
+            self.update(config={"network": class_names(watched.root for watched in self.hooks.networks)})
 
     @property
     def elapsed_s(self) -> float:

@@ -1,4 +1,4 @@
-"""What a run says about itself: shares, the recorder's own cost, labels, and whether its tiers agree."""
+"""The summary of a run: shares, the recorder's overhead, labels, and whether layers and kernels agree."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ class Facts:
     def finish(
         self, *, host_s: float, background_s: float, dropped_traces: int, notes: Sequence[str | None]
     ) -> None:
-        """The recording is over: the host's own time for all steps, and what was found on the way."""
+        """Called when the recording ends: add the host time of all steps and the collected notes."""
         self.host_s, self.background_s, self.dropped_traces = host_s, background_s, dropped_traces
         for text in notes:
             if text is not None:
@@ -179,7 +179,7 @@ Medians = dict[tuple[str, str], float]
 
 def _medians(run: Run, traced: Sequence[int]) -> tuple[Medians, Medians, Medians]:
     """Median seconds by layer and phase: of marked steps, of traced steps, and busy. Steps nearby only."""
-    found: list[dict[tuple[str, str], list[float]]] = [{}, {}, {}]
+    tiers: list[dict[tuple[str, str], list[float]]] = [{}, {}, {}]
     if not traced:
         return {}, {}, {}
     near = range(max(1, min(traced) - NEAR), max(traced) + NEAR)
@@ -189,11 +189,11 @@ def _medians(run: Run, traced: Sequence[int]) -> tuple[Medians, Medians, Medians
         if row["stage"] != Stage.TRAIN or row["step"] not in near:
             continue
         if row["busy_s"] is None:
-            found[0].setdefault(key, []).append(row["seconds"])
+            tiers[0].setdefault(key, []).append(row["seconds"])
         else:
-            found[1].setdefault(key, []).append(row["seconds"])
-            found[2].setdefault(key, []).append(row["busy_s"])
-    marked, spans, busy = ({key: statistics.median(values) for key, values in tier.items()} for tier in found)
+            tiers[1].setdefault(key, []).append(row["seconds"])
+            tiers[2].setdefault(key, []).append(row["busy_s"])
+    marked, spans, busy = ({key: statistics.median(values) for key, values in tier.items()} for tier in tiers)
     return marked, spans, busy
 
 
@@ -206,15 +206,15 @@ def _compiled(run: Run) -> list[str]:
 
 def notes(facts: Facts) -> list[str]:
     """Labels for what a reader of the tables should know."""
-    found = list(facts.notes)
+    labels = list(facts.notes)
     trained = facts.steps.get(Stage.TRAIN, 0)
     if facts.without_backward:
-        found.append(f"{facts.without_backward} of {trained} training steps had no backward pass")
+        labels.append(f"{facts.without_backward} of {trained} training steps had no backward pass")
     if facts.without_forward:
-        found.append(
+        labels.append(
             f"{facts.without_forward} of {trained} training steps ran backward without a call of the network"
             ": record() takes the module that the loop calls (the compiled or wrapped one)"
         )
     if trained and not facts.optimizer_steps:
-        found.append("no recorded optimizer made a step: pass it to record() to have updates charged")
-    return found
+        labels.append("no recorded optimizer made a step: pass it to record() to have updates charged")
+    return labels

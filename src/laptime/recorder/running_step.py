@@ -75,7 +75,7 @@ class RunningStep:
         self.forward_depth += 1
 
     def leave_forward(self) -> None:
-        """It ends."""
+        """A forward pass ends."""
         self.forward_depth = max(0, self.forward_depth - 1)
 
     def enter_backward(self) -> None:
@@ -84,11 +84,11 @@ class RunningStep:
         self.backward_depth += 1
 
     def leave_backward(self) -> None:
-        """It ends."""
+        """A backward pass ends."""
         self.backward_depth = max(0, self.backward_depth - 1)
 
     def starts(self) -> float:
-        """It starts here; returns how long the one before took, by the host's clock."""
+        """The step starts here; returns the host seconds of the previous step."""
         before, self.began = self.began, time.perf_counter()
         return self.began - before
 
@@ -106,7 +106,7 @@ class RunningStep:
         return evidence
 
     def close(self) -> bool:
-        """Its rows are made; whether its layers can be told. The next one carries what this one did."""
+        """Close the step; returns whether its layer times are complete. The next one keeps `marked`."""
         self.marked = self.marked and self.complete
         self.complete, self.samples = True, None
         return self.marked

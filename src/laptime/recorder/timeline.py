@@ -120,7 +120,7 @@ class Timeline:
         self.mark(code | RETURN)
 
     def clear(self) -> None:
-        """Forget all marks, in place: hooks hold the lists."""
+        """Clear all marks in place: hooks hold the lists."""
         self.clock.recycle(self.stamps)
         self.stamps.clear()
         self.owners.clear()
@@ -185,7 +185,7 @@ def tile(spans: Sequence[Sequence[float]], owners: Sequence[list[int]], is_layer
     """
     count = len(owners)
     owner = np.array([code for step in owners for code in step], dtype=np.int64)
-    span = np.array([one for step in spans for one in step], dtype=np.float64) * 1e-3
+    span = np.array([interval for step in spans for interval in step], dtype=np.float64) * 1e-3
     step = np.repeat(np.arange(count), [len(step) for step in owners])
     walls = np.bincount(step, weights=span, minlength=count).astype(np.float64)
     begins = np.cumsum(span) - span - (np.cumsum(walls) - walls)[step]

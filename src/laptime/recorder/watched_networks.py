@@ -32,24 +32,24 @@ class WatchedNetwork:
 
 def layers_of(networks: Iterable[WatchedNetwork]) -> dict[int, Layer]:
     """The layers of all networks by unit index, in the order of their first calls."""
-    found: dict[int, Layer] = {}
+    layers: dict[int, Layer] = {}
     claimed: set[int] = set()
     for network in networks:
         if network.division.resolved:
-            found |= network.division.describe(claimed)
-    return found
+            layers |= network.division.describe(claimed)
+    return layers
 
 
 def updated_bytes(networks: Iterable[WatchedNetwork], optimizers: Iterable[Optimizer]) -> dict[int, float]:
     """Bytes that optimizers update, by layer."""
     groups = [group for optimizer in optimizers for group in optimizer.param_groups]
     mine = {id(p) for group in groups for p in group["params"] if p.requires_grad}
-    found: dict[int, float] = {}
+    bytes_by_layer: dict[int, float] = {}
     claimed: set[int] = set()
     for network in networks:
         if network.division.resolved:
             for owner, parameters in network.division.parameters_by_layer(claimed).items():
                 size = sum(p.numel() * p.element_size() for p in parameters if id(p) in mine)
                 if size:
-                    found[owner] = found.get(owner, 0.0) + size
-    return found
+                    bytes_by_layer[owner] = bytes_by_layer.get(owner, 0.0) + size
+    return bytes_by_layer

@@ -23,11 +23,11 @@ class AccountSummary:
     total_s: float
     share: float
     half_in: int  # the fewest steps that hold half of it
-    traced: bool = False  # from the kernel-traced steps: a share of their wall time, beside the closed books
+    traced: bool = False  # from the kernel-traced steps: a share of their wall time, outside the sum of 1
 
 
 class AccountSummaries(Mapping[Account, AccountSummary]):
-    """Every account, in the order of the books. The shares add up to 1, those marked `traced` left out.
+    """Every account, in the order of the columns. The shares add up to 1, those marked `traced` left out.
 
     Kernel-traced steps do not count where there are others, since the tracer slows them; only `idle` comes
     from them, as nothing else can tell it.
@@ -50,12 +50,12 @@ class AccountSummaries(Mapping[Account, AccountSummary]):
     def __repr__(self) -> str:
         rows = [
             (
-                one.account.value + (" (traced)" if one.traced else ""),
-                text_table.spread(one.seconds),
-                "-" if math.isnan(one.total_s) else f"{one.total_s:.3f}",
-                text_table.share(one.share),
+                account.account.value + (" (traced)" if account.traced else ""),
+                text_table.spread(account.seconds),
+                "-" if math.isnan(account.total_s) else f"{account.total_s:.3f}",
+                text_table.share(account.share),
             )
-            for one in self.values()
+            for account in self.values()
         ]
         rows.append(
             ("wall", text_table.spread(self.wall), f"{self.wall.mean * self.wall.count:.3f}", "100.0%")

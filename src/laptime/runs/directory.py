@@ -1,4 +1,4 @@
-"""Who may write to a directory, what a killed writer has left there, and how a false start is deleted."""
+"""Which process may write to a run directory, and the removal of leftovers and of false starts."""
 
 from __future__ import annotations
 
@@ -46,9 +46,9 @@ def unused(directory: Path) -> Path:
     """A directory beside this one where a run can start: `name-2`, or the next that is not there."""
     directory = directory if directory.name else directory.resolve()
     number = 2
-    while (found := directory.with_name(f"{directory.name}-{number}")).exists():
+    while (candidate := directory.with_name(f"{directory.name}-{number}")).exists():
         number += 1
-    return found
+    return candidate
 
 
 def remove_leftovers(directory: Path, rank: int) -> None:
@@ -74,14 +74,14 @@ def discard(path: Path) -> bool:
     mine += [*path.glob("health-r*.json"), *_unfinished(path)]
     for folder in ("csv", *TABLES):
         mine += [file for file in (path / folder).glob("*") if file.suffix in (".parquet", ".csv", ".tmp")]
-    found = {
+    files = {
         file
         for file in path.rglob("*")
         if not (file.is_dir() and file.parent == path and file.name in _FOLDERS)
     }
-    if not found <= set(mine):
+    if not files <= set(mine):
         return False
-    for file in found:
+    for file in files:
         file.unlink(missing_ok=True)
     for folder in sorted(_FOLDERS):
         if (path / folder).is_dir():

@@ -1,4 +1,4 @@
-"""What a writer remembers of a disk that refuses: since when, why, and when to try again."""
+"""A writer's record of failed writes: since when, why, and when to try again."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ from laptime.files.typed import count
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Health:
-    """What a writer said of itself when it last could. Rows are counted by table."""
+    """A writer's state at its last write. Rows are counted by table."""
 
     written_rows: Mapping[str, int] = field(default_factory=dict)
     waiting_rows: Mapping[str, int] = field(default_factory=dict)  # refused by the disk, still in memory
@@ -66,7 +66,7 @@ _READERS: Mapping[str, Callable[[Any], Any]] = {
     **dict.fromkeys(("last_step", "failed_checkpoints"), _count),
     **dict.fromkeys(("problem", "reason", "since", "next_attempt", "checkpoint_reason"), _text),
 }
-assert set(_READERS) == {one.name for one in fields(Health)}
+assert set(_READERS) == {declared.name for declared in fields(Health)}
 
 
 def file_name(rank: int) -> str:
@@ -76,14 +76,14 @@ def file_name(rank: int) -> str:
 
 def healths(directory: Path, first: Health) -> dict[int, Health]:
     """By rank; `first` is that of rank 0. A rank without trouble has left nothing."""
-    found = {0: first}
+    by_rank = {0: first}
     for path in sorted(directory.glob("health-r*.json")):
         number = path.stem.removeprefix("health-r")
         try:
-            found[count(int(number))] = Health.of(read_json(path, inside=directory))
+            by_rank[count(int(number))] = Health.of(read_json(path, inside=directory))
         except (OSError, ValueError):
             continue
-    return found
+    return by_rank
 
 
 _REASONS = {
@@ -96,7 +96,7 @@ _REASONS = {
 
 
 def why(reason: str | None, *, over: bool) -> str:
-    """The system's words in plain ones: `the disk is full`, or `was` where it is over."""
+    """The system's error in plain words: `the disk is full`, or `was full` once it is over."""
     said = (reason or "").lower()
     for word, told in _REASONS.items():
         if word in said:

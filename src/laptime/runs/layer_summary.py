@@ -49,7 +49,7 @@ class LayerSummary(LayerSeconds):
     @property
     def spread(self) -> float | None:
         """Interquartile range over the median, as if the phases were slow together: the widest it can be."""
-        ranges = [found.q3 - found.q1 for phase in Phase if (found := self.phase(phase))]
+        ranges = [summary.q3 - summary.q1 for phase in Phase if (summary := self.phase(phase))]
         return sum(ranges) / self.median_s if self.median_s else None
 
     def phase(self, phase: Phase) -> Statistics | None:
@@ -151,10 +151,10 @@ def summarize_layers(layers: SelectedLayers, network: Sequence[Layer]) -> LayerS
     """Layer summaries of the steps that count and have layer marks."""
     cells: dict[str, dict[str, LayerCells]] = {}
     updated = np.zeros_like(layers.timed)
-    for (layer, phase), found in layers.rows.cells(layers.timed | layers.traced):
-        cells.setdefault(layer, {})[phase] = found
+    for (layer, phase), phase_cells in layers.rows.cells(layers.timed | layers.traced):
+        cells.setdefault(layer, {})[phase] = phase_cells
         if phase == Phase.UPDATE:
-            updated[found.step] = True
+            updated[phase_cells.step] = True
     rows = [
         _summary(layer, cells.get(layer.name, {}), layers, described=place < len(network))
         for place, layer in enumerate(_ordered(network, cells))
@@ -202,7 +202,7 @@ def _summary(
         "calls": 0 if first is None else round(float(np.median(first.calls))),
         **{f"{phase.value}_s": means[phase] for phase in Phase},
         **{phase.value: statistics.get(phase) for phase in Phase},
-        "median_s": sum(found.median for found in statistics.values()),
+        "median_s": sum(statistic.median for statistic in statistics.values()),
         "busy_s": _summed_medians(cells.busy_s for cells in phases.values()),
         "idle_s": _summed_medians(cells.idle_s for cells in phases.values()),
         "memory_bytes": int(max(memory)) if memory else None,

@@ -1,4 +1,4 @@
-"""Where runs go when nobody says so. Imports no torch: commands ask for a place before they load it."""
+"""Default run directories. Imports no torch: commands choose a directory before they load it."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ def default_out(name: str = "run", root: str | Path = "runs") -> Path:
 
 def unused(path: Path) -> Path:
     """The path itself, or the first of path-2, path-3, … that does not exist."""
-    found, count = path, 1
-    while found.exists():
+    candidate, count = path, 1
+    while candidate.exists():
         count += 1
-        found = path.with_name(f"{path.name}-{count}")
-    return found
+        candidate = path.with_name(f"{path.name}-{count}")
+    return candidate

@@ -35,15 +35,15 @@ def find_losses(run: Run) -> Losses:
     if not any(health.troubled for health in by_rank.values()) and (run.closed or run.status == "running"):
         return Losses()  # nothing was ever refused, and nothing can have been forgotten
     running = run.status == "running"
-    waiting = _summed([one.waiting_rows for one in by_rank.values()]) if running else {}
+    waiting = _summed([health.waiting_rows for health in by_rank.values()]) if running else {}
     missing = _missing_steps(run, by_rank)
     lost = {"steps": max(0, sum(missing.values()) - waiting.get("steps", 0))}
     for table in ("layers", "kernels"):
-        lost[table] = sum(_missing_rows(run, table, rank, one) for rank, one in by_rank.items())
+        lost[table] = sum(_missing_rows(run, table, rank, health) for rank, health in by_rank.items())
         lost[table] = max(0, lost[table] - waiting.get(table, 0))
     on_disk = {table: run.stored(table).check() for table in TABLES}
     on_disk["steps"] = len(run.steps)
-    troubled = [one for one in by_rank.values() if one.reason]
+    troubled = [health for health in by_rank.values() if health.reason]
     return Losses(
         lost={table: count for table, count in lost.items() if count},
         taken={table: on_disk[table] + lost[table] + waiting.get(table, 0) for table in TABLES},
@@ -80,14 +80,14 @@ def _missing_rows(run: Run, table: str, rank: int, health: Health) -> int:
 def _missing_steps(run: Run, by_rank: Mapping[int, Health]) -> dict[int, int]:
     """By rank: numbers below the last one, known from rows or from the writer, that no row has."""
     stages = run.tables.steps.stages.values()
-    found = {}
+    missing = {}
     for rank in {*run.tables.steps.ranks, *by_rank}:
         present = np.unique(np.concatenate([every["step"][every["rank"] == rank] for every in stages]))
         last = by_rank.get(rank, Health()).last_step
         numbers = max(-1 if last is None else last, int(present.max(initial=-1))) + 1
-        found[rank] = numbers - len(present)
-    return found
+        missing[rank] = numbers - len(present)
+    return missing
 
 
 def _summed(counts: list[Mapping[str, int]]) -> dict[str, int]:
-    return {table: sum(one.get(table, 0) for one in counts) for table in TABLES}
+    return {table: sum(by_table.get(table, 0) for by_table in counts) for table in TABLES}

@@ -207,13 +207,13 @@ def find_runs(root: Path) -> list[Path]:
     """Every run directory at or below `root`, sorted. Links are not followed; hidden folders are left out."""
     if not root.is_dir():
         raise QueryError(f"{one_line(root)} is not a folder; give one that holds runs")
-    found = []
+    directories = []
     for directory, folders, files in os.walk(root):
         if RUN_FILE in files:
-            found.append(Path(directory))
+            directories.append(Path(directory))
             folders.clear()
         folders[:] = [name for name in folders if not name.startswith(".")]
-    return sorted(found)
+    return sorted(directories)
 
 
 def _loaded(paths: Iterable[Path], damaged: Collection[Path]) -> tuple[list[Run], list[str]]:
@@ -238,15 +238,15 @@ def _loaded(paths: Iterable[Path], damaged: Collection[Path]) -> tuple[list[Run]
 
 def _damaged(runs: Iterable[Run]) -> dict[Path, str]:
     """Runs whose rows, not only their footers, cannot be read."""
-    found = {}
+    problems = {}
     for run in runs:
         try:
             for name in TABLES:
                 for _ in run.stored(name).row_groups():
                     pass
         except RunError as error:
-            found[run.path] = str(error)
-    return found
+            problems[run.path] = str(error)
+    return problems
 
 
 @contextmanager

@@ -83,12 +83,12 @@ def find_repeats(steps: Any) -> Repeats:
 
 
 def _places(numbers: NDArray[np.int64]) -> tuple[NDArray[np.int64], int]:
-    """A place for each number in a list to tick off, and the length of that list; faster than any set."""
+    """An index for each number into a dense array, and the length of that array; faster than a set."""
     low, high = int(numbers.min()), int(numbers.max())
     if high - low < 4 * len(numbers) + 1024:
         return numbers - low, high - low + 1
-    found, places = np.unique(numbers, return_inverse=True)  # a log may number its steps as it likes
-    return places, len(found)
+    distinct, places = np.unique(numbers, return_inverse=True)  # a log may number its steps as it likes
+    return places, len(distinct)
 
 
 def _coded(words: Any) -> tuple[list[str], NDArray[Any]]:

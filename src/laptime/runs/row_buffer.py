@@ -17,19 +17,19 @@ class RowBuffer:
         self.lost = 0
 
     def append(self, piece: Any) -> None:
-        """Take rows."""
+        """Add rows."""
         self._pieces.append(piece)
         self.rows += piece.num_rows
 
     def take(self) -> list[Any]:
-        """Everything, to be written; then either `wrote` or `give_back` follows."""
+        """All rows, to be written; the caller then calls `wrote` or `give_back`."""
         pieces = list(self._pieces)
         self._pieces.clear()
         self.rows = self.waiting = 0
         return pieces
 
     def wrote(self, rows: int) -> None:
-        """What was taken is on disk."""
+        """The rows from `take` are on disk."""
         self.written += rows
 
     def give_back(self, pieces: list[Any]) -> None:

@@ -87,7 +87,7 @@ class Steps(Sequence[Step]):
 
 
 class Viewer(Protocol):
-    """What puts a run before someone. It stands above `store`, so it is given to `Run`, not imported."""
+    """Shows a run as a page or in a notebook. It is in a higher import layer, so `Run` is given it."""
 
     def report(self, run: Run, out: Path | str | None) -> Path:
         """Write a page, and say where."""
@@ -163,8 +163,8 @@ class Run:
     @property
     def last_attempt(self) -> int:
         """The highest attempt of any row; -1 without rows."""
-        found = [self.stored(name).last_attempt() for name in schema.TABLES]
-        return max((one for one in found if one is not None), default=-1)
+        attempts = [self.stored(name).last_attempt() for name in schema.TABLES]
+        return max((attempt for attempt in attempts if attempt is not None), default=-1)
 
     @property
     def disturbed(self) -> list[int]:

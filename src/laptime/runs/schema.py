@@ -98,9 +98,9 @@ class TableSchema(Generic[Value]):
 
         Columns more, of a newer laptime, are passed over: `run.json` tells whether the schema can be read.
         """
-        absent = [one for one in self.columns if one.name not in names]
-        known = all(one.nullable or one.name in _ACCOUNT_COLUMNS for one in absent)
-        return [one.name for one in absent] if known else None
+        absent = [column for column in self.columns if column.name not in names]
+        known = all(column.nullable or column.name in _ACCOUNT_COLUMNS for column in absent)
+        return [column.name for column in absent] if known else None
 
     def completed(self, table: Any, columns: Sequence[str], *, coded: bool = False) -> Any:
         """A part's rows with these columns: null where it is older; 0 s for an account that came later."""
@@ -140,9 +140,13 @@ def _table(name: str, value: type[Value]) -> TableSchema[Value]:
         name=name,
         value=value,
         columns=columns,
-        defaults={one.name: one.default for one in columns if one.default is not dataclasses.MISSING},
-        words={one.name: one.type for one in columns if issubclass(one.type, StrEnum)},
-        arrow=pa.schema([pa.field(one.name, _arrow_type(one), nullable=one.nullable) for one in columns]),
+        defaults={
+            column.name: column.default for column in columns if column.default is not dataclasses.MISSING
+        },
+        words={column.name: column.type for column in columns if issubclass(column.type, StrEnum)},
+        arrow=pa.schema(
+            [pa.field(column.name, _arrow_type(column), nullable=column.nullable) for column in columns]
+        ),
     )
 
 

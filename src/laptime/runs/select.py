@@ -99,11 +99,11 @@ class Columns:
 
     def row(self, place: int) -> dict[str, Any]:
         """One row as it was stored: None is null."""
-        found: dict[str, Any] = {}
+        values: dict[str, Any] = {}
         for name, array in self._arrays.items():
             value = self.word(name, place) if name in self.words else array[place].item()
-            found[name] = value if name not in self._known or self._known[name][place] else None
-        return found
+            values[name] = value if name not in self._known or self._known[name][place] else None
+        return values
 
 
 def _compact(array: NDArray[Any]) -> NDArray[Any]:
@@ -406,8 +406,8 @@ def _looked_up(wanted: NDArray[Any], numbers: NDArray[Any], at: NDArray[np.intp]
     if high - low < 4 * len(numbers) + 1024:
         listed = np.full(high - low + 3, -1, dtype=np.int32)
         listed[numbers - low + 1] = at
-        found: NDArray[Any] = listed[np.clip(wanted - low + 1, 0, high - low + 2)]
-        return found
+        positions: NDArray[Any] = listed[np.clip(wanted - low + 1, 0, high - low + 2)]
+        return positions
     order = np.argsort(numbers)  # a log may number its steps as it likes
     near = np.minimum(np.searchsorted(numbers, wanted, sorter=order), len(numbers) - 1)
     return np.where(numbers[order[near]] == wanted, at[order[near]], -1)

@@ -59,14 +59,14 @@ class StoredTable(Generic[Value]):
 
     def last_attempt(self) -> int | None:
         """The highest attempt of any row; None without rows."""
-        found: list[int] = []
+        attempts: list[int] = []
         for path in self.parts():
             try:
                 with _naming(path), open_part(path) as parquet:
-                    found += _attempts(parquet)
+                    attempts += _attempts(parquet)
             except FileNotFoundError:  # merged away since; its rows are in the part that took its place
                 return self.last_attempt()
-        return max(found, default=None)
+        return max(attempts, default=None)
 
     def read(
         self, columns: Sequence[str] | None = None, *, coded: bool = False, steps: range | None = None
@@ -169,8 +169,8 @@ def _attempts(parquet: Any) -> list[int]:
     place = parquet.schema_arrow.names.index("attempt")
     groups = [parquet.metadata.row_group(group) for group in range(parquet.num_row_groups)]
     bounds = [group.column(place).statistics for group in groups if group.num_rows]
-    if all(one is not None and one.has_min_max for one in bounds):
-        return [int(one.max) for one in bounds]
+    if all(bound is not None and bound.has_min_max for bound in bounds):
+        return [int(bound.max) for bound in bounds]
     return [int(pc.max(parquet.read(columns=["attempt"])["attempt"]).as_py() or 0)]
 
 

@@ -43,7 +43,7 @@ _WHOLE = ("overhead", "detach", "reconciliation")  # of which a part says nothin
 
 
 def sound(document: Mapping[str, Any], part: str) -> dict[str, Any]:
-    """A part of `run.json` without what it says in another form: that is passed over."""
+    """A part of `run.json` without the values that have another form."""
     return _mapped(document[part], _FORMS[part], part) or {}
 
 
@@ -52,8 +52,8 @@ def formed(value: Any, form: Any, name: str = "") -> Any:
     if isinstance(form, Mapping):
         return _mapped(value, form, name) if isinstance(value, Mapping) else None
     if isinstance(form, list):
-        made = [formed(one, form[0]) for one in value] if isinstance(value, list) else []
-        return [one for one in made if one is not None]
+        made = [formed(item, form[0]) for item in value] if isinstance(value, list) else []
+        return [item for item in made if item is not None]
     if form is float:
         number = isinstance(value, (int, float)) and not isinstance(value, bool)
         return value if number and abs(value) < _LARGEST else None
@@ -62,9 +62,9 @@ def formed(value: Any, form: Any, name: str = "") -> Any:
 
 def _mapped(value: Mapping[str, Any], form: Mapping[str, Any], name: str) -> dict[str, Any] | None:
     known = {key: formed(value[key], each, key) for key, each in form.items() if key in value}
-    wrong = {key for key, one in known.items() if one is None and value[key] is not None}
+    wrong = {key for key, result in known.items() if result is None and value[key] is not None}
     if name in _WHOLE:
-        empty = any(one is None and form[key] is not float for key, one in known.items())
+        empty = any(result is None and form[key] is not float for key, result in known.items())
         if wrong or empty or len(known) < len(form):
             return None
     return {key: known.get(key, each) for key, each in value.items() if key not in wrong}

@@ -154,10 +154,10 @@ class RunWriter:
         before, buffers = self._before, self._buffers
         return self._trouble.health(
             written_rows={
-                name: before.written_rows.get(name, 0) + one.written for name, one in buffers.items()
+                name: before.written_rows.get(name, 0) + buffer.written for name, buffer in buffers.items()
             },
-            waiting_rows={name: one.waiting for name, one in buffers.items()},
-            lost_rows={name: before.lost_rows.get(name, 0) + one.lost for name, one in buffers.items()},
+            waiting_rows={name: buffer.waiting for name, buffer in buffers.items()},
+            lost_rows={name: before.lost_rows.get(name, 0) + buffer.lost for name, buffer in buffers.items()},
             last_step=self._last_step,
             problem=self.problem,
             before=before,
@@ -268,8 +268,10 @@ class RunWriter:
             self._tell_end()
 
     def _tell_end(self) -> None:
-        """Say what was lost; it waits in memory still, but whoever closes a run is about to end."""
-        counts = {name: (one.lost + one.waiting, one.written) for name, one in self._buffers.items()}
+        """Report lost rows. Waiting rows count as lost: the process that closes a run is about to end."""
+        counts = {
+            name: (buffer.lost + buffer.waiting, buffer.written) for name, buffer in self._buffers.items()
+        }
         for name, (lost, written) in counts.items():
             if lost:
                 sentence = lost_sentence(name, lost, lost + written, self._trouble.reason)

@@ -51,11 +51,13 @@ def networks_of(optimizer: Optimizer) -> list[nn.Module]:
     mine = {id(p) for group in optimizer.param_groups for p in group["params"]}
     # By `type`: `isinstance` would ask objects of others for their class, and some answer with an import.
     modules = [
-        one for one in gc.get_objects() if issubclass(type(one), nn.Module) and "_modules" in vars(one)
+        candidate
+        for candidate in gc.get_objects()
+        if issubclass(type(candidate), nn.Module) and "_modules" in vars(candidate)
     ]
-    inner = {id(child) for one in modules for child in one._modules.values() if child is not None}
-    outermost = [one for one in modules if id(one) not in inner]
-    return [one for one in outermost if any(id(p) in mine for p in one.parameters())]
+    inner = {id(child) for module in modules for child in module._modules.values() if child is not None}
+    outermost = [module for module in modules if id(module) not in inner]
+    return [module for module in outermost if any(id(p) in mine for p in module.parameters())]
 
 
 def class_name(module: nn.Module) -> str:
@@ -78,15 +80,15 @@ def _first_argument(frame: FrameType) -> Any:
 
 def _home(candidate: Any) -> str | None:
     """The bridge to the trainer that this object is. Trainers are looked up, never imported."""
-    for one in TRAINERS:
-        for module in one.homes:
+    for supported in TRAINERS:
+        for module in supported.homes:
             trainer = getattr(sys.modules.get(module), "Trainer", None)
             if trainer is not None and isinstance(candidate, trainer):
-                return one.bridge
+                return supported.bridge
     return None
 
 
 def _variable(frame: FrameType, network: nn.Module) -> str:
     """The name of a variable that holds the network."""
-    found = (name for name, value in frame.f_locals.items() if value is network)
-    return next((name for name in found if name != "self" and not name.startswith("_")), "")
+    names = (name for name, value in frame.f_locals.items() if value is network)
+    return next((name for name in names if name != "self" and not name.startswith("_")), "")

@@ -1,6 +1,6 @@
 """Child processes of a script: those that train are recorded as ranks of the same run.
 
-The parent leaves word in the environment, and a start-up file on PYTHONPATH (`startup/`) that begins a
+The parent sets environment variables, and puts a start-up file on PYTHONPATH (`startup/`) that begins a
 recording in a child where it makes its first optimizer. A forked child has its parent's watcher with it.
 """
 
@@ -111,7 +111,7 @@ def begin() -> None:
 
 
 def _at_end(watcher: ScriptRecorder) -> None:
-    """Close the books when the process ends: multiprocessing's children never come to `atexit`."""
+    """Close the run when the process ends: children of multiprocessing never reach `atexit`."""
     mine = os.getpid()
 
     def end() -> None:

@@ -146,7 +146,7 @@ class ScriptRecorder(LoopListener):
         on_stranger(None)
 
     def _meet(self, module: nn.Module) -> None:
-        """A module that belongs to no known network was called. What cannot be recorded runs unrecorded."""
+        """Record the network of a module that is in no known one; on failure it runs unrecorded."""
         try:
             self._take_up(module)
         except AlreadyRecording:

@@ -54,7 +54,7 @@ class _Step:
 
 
 class StepEnds:
-    """StepEnds the steps of one script."""
+    """Cuts the steps of one script."""
 
     def __init__(self) -> None:
         self.recorder: Recorder | None = None
@@ -90,7 +90,7 @@ class StepEnds:
         self.driven = driven
 
     def optimizer_made(self) -> None:
-        """The script has made one more."""
+        """The script has made an optimizer."""
         self._optimizers += 1
 
     def update_begins(self, optimizer: Optimizer) -> None:
@@ -98,7 +98,7 @@ class StepEnds:
         self._updating.add(id(optimizer))
 
     def update_ended(self, optimizer: Optimizer) -> None:
-        """It has made it."""
+        """An optimizer has ended its step."""
         self._updating.discard(id(optimizer))
 
     def move(self) -> None:

@@ -19,7 +19,7 @@ from laptime.recorder.backends.cuda import CudaBackend
 
 __all__ = ["Backend", "accelerators", "backend_of", "device_facts", "register", "unregister"]
 
-_BACKENDS: dict[str, Backend] = {one.type: one for one in (CpuBackend(), CudaBackend())}
+_BACKENDS: dict[str, Backend] = {backend.type: backend for backend in (CpuBackend(), CudaBackend())}
 
 
 def register(backend: Backend) -> None:

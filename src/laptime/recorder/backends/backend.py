@@ -21,37 +21,37 @@ class DeviceEvent(Protocol):
 
 
 class Backend(Protocol):
-    """One kind of device. What has a body here is so of devices that queue nothing, such as the CPU.
+    """One kind of device. The default methods suit devices that queue nothing, such as the CPU.
 
     Every implementation passes the contract in `tests/recorder/test_backends.py`.
     """
 
     type: str  # as in `torch.device(type)`
-    name: str  # what people call it
-    accelerator: bool = False  # it computes beside the host: work is queued, batches are copied to it
-    collectives: str = "gloo"  # what torch.distributed exchanges by between its ranks
+    name: str  # for display
+    accelerator: bool = False  # asynchronous to the host: work is queued, batches are copied to it
+    collectives: str = "gloo"  # the torch.distributed backend
     activities: tuple[ProfilerActivity, ...] = (ProfilerActivity.CPU,)  # what a kernel trace records
     copies: tuple[str, ...] = ()  # methods of tensors that copy to it, beside `to`
-    variables: tuple[str, ...] = ()  # of the environment, that change how fast it is
+    variables: tuple[str, ...] = ()  # environment variables that affect its speed
 
     def count(self) -> int:
-        """How many of them this process can use."""
+        """The number of devices that this process can use."""
         ...
 
     def facts(self, device: torch.device) -> dict[str, Any]:
-        """Type, name and size of one of them, as plain values."""
+        """Type, name and size of a device, as plain values."""
         ...
 
     def clock(self, device: torch.device) -> Clock:
-        """What stamps a step's timeline on it."""
+        """The clock that stamps a step's timeline."""
         ...
 
     def memory_bytes(self, device: torch.device) -> int | None:
-        """How much memory it has; None where nobody can tell."""
+        """Memory of the device; None where unknown."""
         ...
 
     def limit_memory(self, device: torch.device, limit: int) -> None:
-        """Refuse allocations that go beyond so many bytes."""
+        """Refuse allocations beyond this many bytes."""
         ...
 
     def random_states(self) -> list[torch.Tensor]:
@@ -59,15 +59,15 @@ class Backend(Protocol):
         ...
 
     def set_random_states(self, states: list[torch.Tensor]) -> None:
-        """Put them back."""
+        """Restore the states of its random generators."""
         ...
 
     def select(self, device: torch.device) -> None:
-        """Use this one where code does not say which."""
+        """Make this the current device."""
         return
 
     def synchronize(self) -> None:
-        """Wait until it has done all it was given."""
+        """Wait until all queued work is done."""
         return
 
     def read_numbers(self, device: torch.device, numbers: Sequence[torch.Tensor]) -> list[float]:
@@ -79,13 +79,13 @@ class Backend(Protocol):
         return None
 
     def stream(self, device: torch.device) -> Any:
-        """A new stream beside the one that computes; None where there are none."""
+        """A new stream beside the compute stream; None without streams."""
         return None
 
     def current_stream(self, device: torch.device) -> Any:
-        """The stream that computes; None where there are none."""
+        """The compute stream; None without streams."""
         return None
 
     def on_stream(self, stream: Any) -> AbstractContextManager[Any]:
-        """Queue what is done within on another stream."""
+        """Queue the enclosed work on another stream."""
         return nullcontext()

@@ -46,7 +46,7 @@ class CpuBackend(Backend):
             return None
 
     def limit_memory(self, device: torch.device, limit: int) -> None:
-        """The process is held to it, all that it has already included."""
+        """The limit is for the whole process, including memory that it already holds."""
         _, hard = resource.getrlimit(resource.RLIMIT_DATA)
         resource.setrlimit(resource.RLIMIT_DATA, (limit, hard))
 

@@ -45,7 +45,7 @@ class CudaClock:
         stamp.synchronize()
 
     def read(self, stamps: Sequence[Stamp]) -> list[float]:
-        """Milliseconds between neighbours: summed, float32 milliseconds lose less than counted from afar."""
+        """Milliseconds between neighbours: in float32, short intervals are more exact than long ones."""
         elapsed = torch._C._CudaEventBase.elapsed_time
         return [elapsed(a, b) for a, b in itertools.pairwise(stamps)]
 

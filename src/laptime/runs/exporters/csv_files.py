@@ -79,7 +79,9 @@ def _without_dust(table: Any) -> Any:
 
 def _write_experiment(path: Path, run: Run, written: list[Path]) -> None:
     """Four rows, each complete in itself, so that the files of many runs can be put under one another."""
-    outputs = dict(run.outputs) | {f"csv_{one.stem}": one.relative_to(run.path).as_posix() for one in written}
+    outputs = dict(run.outputs) | {
+        f"csv_{csv_file.stem}": csv_file.relative_to(run.path).as_posix() for csv_file in written
+    }
     about = {
         "run": run.id,
         "status": run.status,

@@ -53,7 +53,7 @@ _SETTINGS = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MlflowRun:
-    """Where a run went, and what had to give way there."""
+    """The MLflow run that was written, what it replaced and what was cut."""
 
     uri: str
     experiment: str
@@ -77,14 +77,14 @@ def write_mlflow(run: Run, uri: str, experiment: str | None = None) -> MlflowRun
         experiment_id = known.experiment_id if known else client.create_experiment(name)
         earlier = _earlier(client, run, experiment_id)
         run_id, cut = _fill(flow, client, run, experiment_id)
-        for one in earlier:
-            client.delete_run(one.info.run_id)
+        for export in earlier:
+            client.delete_run(export.info.run_id)
     return MlflowRun(
         uri=_shown(uri),
         experiment=name,
         experiment_id=experiment_id,
         run_id=run_id,
-        replaced=tuple(one.info.run_id for one in earlier),
+        replaced=tuple(export.info.run_id for export in earlier),
         cut=cut,
     )
 
@@ -92,8 +92,8 @@ def write_mlflow(run: Run, uri: str, experiment: str | None = None) -> MlflowRun
 def _earlier(client: Any, run: Run, experiment_id: str) -> list[Any]:
     """Earlier exports of a run. MLflow's filters have no escape: what could end a text is matched by `_`."""
     alike = re.sub(r"[^\w.-]", "_", run.id)
-    found = client.search_runs([experiment_id], f"tags.`laptime.id` LIKE '{alike}'")
-    return [one for one in found if one.data.tags.get("laptime.id") == run.id]
+    candidates = client.search_runs([experiment_id], f"tags.`laptime.id` LIKE '{alike}'")
+    return [candidate for candidate in candidates if candidate.data.tags.get("laptime.id") == run.id]
 
 
 def _mlflow() -> SimpleNamespace:
@@ -146,7 +146,7 @@ def _shown(uri: str) -> str:
 
 
 def _check(uri: str) -> None:
-    """Knock at a server first: MLflow's client tries for minutes before it says that nobody is there."""
+    """Connect to a server first: MLflow's client retries for minutes before it reports an error."""
     if not uri.startswith(("http://", "https://")):
         return
     try:
@@ -175,7 +175,7 @@ def _fill(flow: Any, client: Any, run: Run, experiment_id: str) -> tuple[str, tu
     run_id: str = created.info.run_id
     try:
         for part in _parts(sorted(parameters.items()), _PARAMETERS_PER_CALL):
-            client.log_batch(run_id, params=[flow.entities.Param(*one) for one in part])
+            client.log_batch(run_id, params=[flow.entities.Param(*parameter) for parameter in part])
         metrics = [flow.entities.Metric(*point) for point in _points(run)]
         for part in _parts(metrics, _METRICS_PER_CALL):
             client.log_batch(run_id, metrics=part)
@@ -213,14 +213,14 @@ def _tags(run: Run, cut: Sequence[str]) -> dict[str, str]:
 
 
 def _points(run: Run) -> Iterator[tuple[str, float, int, int]]:
-    """(name, value, milliseconds since 1970, step) of every curve, and the closed books once."""
+    """(name, value, milliseconds since 1970, step) of every curve, and the step breakdown once."""
     names = _Names()
     layers = layer_curves(run, most=MOST_POINTS, in_all=MOST_LAYER_POINTS)
     curves = [*step_curves(run, most=MOST_POINTS), *layers]
-    lowest = min((one.rank for one in curves), default=0)
-    for one in curves:
-        name = names.of(_metric(one, lowest))
-        rows = zip(one.values.tolist(), one.times_s.tolist(), one.steps.tolist(), strict=True)
+    lowest = min((curve.rank for curve in curves), default=0)
+    for curve in curves:
+        name = names.of(_metric(curve, lowest))
+        rows = zip(curve.values.tolist(), curve.times_s.tolist(), curve.steps.tolist(), strict=True)
         yield from ((name, value, _ms(time), step) for value, time, step in rows)
     books = run.accounts()
     if books.wall.count:
@@ -234,8 +234,8 @@ def _points(run: Run) -> Iterator[tuple[str, float, int, int]]:
 def _metric(curve: Curve, lowest: int) -> str:
     """`train/loss`, `train rank 1/step/ms`, `train/layer/features.0/forward`.
 
-    A stroke in a layer's name becomes a point: a folder of MLflow keeps every metric as a file, and one that
-    is called as another's folder is no file.
+    A slash in a layer's name becomes a dot: MLflow's file store keeps each metric as a file, whose name
+    cannot be another metric's folder.
     """
     stage = curve.stage.value + (f" rank {curve.rank}" if curve.rank != lowest else "")
     first, *middle = curve.tag.split("/")

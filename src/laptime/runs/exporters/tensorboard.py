@@ -2,7 +2,7 @@
 
 `train/` and `validation/` are two of TensorBoard's runs with the same tags, so that their curves lie over one
 another. They are of the lowest rank; every other has a folder of its own, `train rank 1/`, with times only.
-The folder above holds the configuration, the environment and the closed books as text, and the settings as
+The folder above holds the configuration, the environment and the step breakdown as text, and the settings as
 hyperparameters. Times are milliseconds; a curve has at most 10,000 points (see `curves.thinned`).
 """
 
@@ -56,11 +56,11 @@ def write_tensorboard(run: Run, logdir: Path | str | None = None, *, most: int =
     board = _tensorboard()
     folder = run.path / FOLDER if logdir is None else _free_folder(Path(logdir), run)
     drawn = [*step_curves(run, most=most), *layer_curves(run, most=most)]
-    lowest = min((one.rank for one in drawn), default=0)
+    lowest = min((curve.rank for curve in drawn), default=0)
     curves: dict[str, list[Curve]] = {}
-    for one in drawn:
-        name = one.stage.value if one.rank == lowest else f"{one.stage.value} rank {one.rank}"
-        curves.setdefault(name, []).append(one)
+    for curve in drawn:
+        name = curve.stage.value if curve.rank == lowest else f"{curve.stage.value} rank {curve.rank}"
+        curves.setdefault(name, []).append(curve)
     written = [_write(board, folder / _file_name(run), run, _about(board, run))]
     for name, mine in curves.items():
         written.append(_write(board, folder / name / _file_name(run), run, _points(board, mine)))
@@ -73,10 +73,10 @@ def _tensorboard() -> SimpleNamespace:
     Its EventFileWriter would load TensorFlow wherever that is installed; its record writer does not.
     """
     try:
-        found = {short: importlib.import_module(f"tensorboard.{name}") for short, name in _PARTS.items()}
+        modules = {short: importlib.import_module(f"tensorboard.{name}") for short, name in _PARTS.items()}
     except ImportError:
         raise MissingExtra("tensorboard", "export") from None
-    return SimpleNamespace(**found)
+    return SimpleNamespace(**modules)
 
 
 def _file_name(run: Run) -> str:
@@ -108,11 +108,11 @@ def _points(board: Any, curves: Sequence[Curve]) -> Iterator[Any]:
     """The points of many curves in order of steps, those of a step in one event: most of the time goes into
     checksums, which the package computes in Python.
     """
-    steps = np.concatenate([one.steps for one in curves])
-    which = np.repeat(np.arange(len(curves)), [len(one.steps) for one in curves])
+    steps = np.concatenate([series.steps for series in curves])
+    which = np.repeat(np.arange(len(curves)), [len(series.steps) for series in curves])
     order = np.argsort(steps, kind="stable")
-    values = np.concatenate([one.values for one in curves])[order].tolist()
-    times = np.concatenate([one.times_s for one in curves])[order].tolist()
+    values = np.concatenate([series.values for series in curves])[order].tolist()
+    times = np.concatenate([series.times_s for series in curves])[order].tolist()
     event = None
     for place, (step, curve) in enumerate(zip(steps[order].tolist(), which[order].tolist(), strict=True)):
         if event is None or event.step != step:
@@ -179,10 +179,10 @@ def _books(run: Run) -> str:
     if not accounts.wall.count:
         return "no training steps"
     rows = []
-    for one in accounts.values():
-        total = "-" if math.isnan(one.total_s) else f"{one.total_s:.3f}"
-        name = one.account.value + (" (traced steps)" if one.traced else "")
-        rows.append((name, text_table.spread(one.seconds), total, text_table.share(one.share)))
+    for account in accounts.values():
+        total = "-" if math.isnan(account.total_s) else f"{account.total_s:.3f}"
+        name = account.account.value + (" (traced steps)" if account.traced else "")
+        rows.append((name, text_table.spread(account.seconds), total, text_table.share(account.share)))
     wall = accounts.wall
     rows.append(("wall", text_table.spread(wall), f"{wall.mean * wall.count:.3f}", "100.0%"))
     return _markdown(("account", "median ms", "total s", "share"), rows)

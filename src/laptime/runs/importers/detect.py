@@ -74,16 +74,16 @@ def collect(
         return write(training_log.read(in_time(), pattern=pattern), Path(out), files)
     kinds = {file: recognise(file) for file in in_time()}
     if len(set(kinds.values())) > 1:
-        one, other = (
+        first, other = (
             next(file for file in files if kinds[file] is kind) for kind in sorted({*kinds.values()})[:2]
         )
         raise DataError(
-            f"{one_line(given)} mixes formats ({one_line(one.name)} is {kinds[one]}, {one_line(other.name)} "
-            f"{kinds[other]}); give a folder of one kind"
+            f"{one_line(given)} mixes formats ({one_line(first.name)} is {kinds[first]}, "
+            f"{one_line(other.name)} {kinds[other]}); give a folder of one kind"
         )
     kind = kinds[files[0]]
-    found = _READERS[kind](in_time()) if kind in _READERS else training_log.read(in_time())
-    return write(found, Path(out), files)
+    collected = _READERS[kind](in_time()) if kind in _READERS else training_log.read(in_time())
+    return write(collected, Path(out), files)
 
 
 def _files(path: Path, limits: CollectLimits) -> list[Path]:

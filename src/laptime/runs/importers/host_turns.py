@@ -1,4 +1,4 @@
-"""Whose turn it was on the host: a trace's ranges, modules and operators as one tiling of its time.
+"""The owner of each moment on the host: a trace's ranges, modules and operators as one tiling of time.
 
 Forward: a layer's turn goes on until the next layer starts, so it takes along the activations and functional
 operations that follow it; a range that is no layer (a broadcast, say) only interrupts it. Backward: an
@@ -46,12 +46,14 @@ class Turns:
         self._layers, self.named = find_layers(trace, self.main, self._host_ranges, self._nodes)
         self.kinds = dict(self._layers.values())
         self._layer_starts = sorted(
-            one.start for one in (*trace.modules, *trace.ranges) if id(one) in self._layers
+            event.start for event in (*trace.modules, *trace.ranges) if id(event) in self._layers
         )
         self._makers = self._find_makers()
-        frames = [one for one in trace.modules if one.thread == self.main] or user_ranges(trace, self.main)
+        frames = [module for module in trace.modules if module.thread == self.main] or user_ranges(
+            trace, self.main
+        )
         self._frames = list(outermost(frames))
-        self._frame_starts = [one.start for one in self._frames]
+        self._frame_starts = [frame.start for frame in self._frames]
         self.threads = {self.main, *(node.thread for node in self._nodes)}
         self.times: list[float] = []
         self.owners: list[Owner] = []
@@ -62,7 +64,7 @@ class Turns:
         self._resolve(self._numbers())
 
     def at(self, moment: float) -> Owner:
-        """Whose turn it was."""
+        """The owner at a moment."""
         place = bisect_right(self.times, moment) - 1
         return self.owners[place] if place >= 0 else NOBODY
 
@@ -82,8 +84,10 @@ class Turns:
     def _walk(self) -> None:
         inside: list[_Open] = []  # host ranges that are open: what runs in them is theirs
         done = False  # with the backward pass: what follows is the host's or the optimizer's
-        accounts = {id(one): account for one, account in self._host_ranges}
-        for moment, what, event in sorted(self._moments(), key=lambda one: (one[0], _FIRST.get(one[1], 2))):
+        accounts = {id(host_range): account for host_range, account in self._host_ranges}
+        for moment, what, event in sorted(
+            self._moments(), key=lambda entry: (entry[0], _FIRST.get(entry[1], 2))
+        ):
             if what == "end":
                 self._close(moment, event, inside)
             elif what == "step":
@@ -115,7 +119,7 @@ class Turns:
 
     def _close(self, moment: float, event: Event, inside: list[_Open]) -> None:
         """The end of a host range: the turn is the outer range's again, or whose it was before."""
-        place = next((place for place, one in enumerate(inside) if one.event is event), None)
+        place = next((place for place, open_range in enumerate(inside) if open_range.event is event), None)
         if place is None:
             return
         closed = inside.pop(place)
@@ -196,11 +200,11 @@ class Turns:
         self.owners.append(owner)
 
     def _moments(self) -> Iterator[_Moment]:
-        """What can change whose turn it is: (when, what, event)."""
+        """Moments at which the owner can change: (when, what, event)."""
         starts: list[float] = []
-        for one in self._main_moments():
-            starts.append(one[0])
-            yield one
+        for moment in self._main_moments():
+            starts.append(moment[0])
+            yield moment
         starts.sort()
         last = float("-inf")
         for place, node in enumerate(self._nodes):
@@ -213,52 +217,60 @@ class Turns:
                 yield last, "after", node
 
     def _main_moments(self) -> Iterator[_Moment]:
-        for one, _ in self._host_ranges:
-            yield one.start, "host", one
-            yield one.end, "end", one
-        for one in self._trace.ranges:
-            if trace_names.STEP.match(one.name):
-                yield one.start, "step", one
-            elif trace_names.host_account(one.name) is not None:
+        for event, _ in self._host_ranges:
+            yield event.start, "host", event
+            yield event.end, "end", event
+        for event in self._trace.ranges:
+            if trace_names.STEP.match(event.name):
+                yield event.start, "step", event
+            elif trace_names.host_account(event.name) is not None:
                 continue
-            elif one.thread == self.main and trace_names.LOSS.search(one.name) and one.end > one.start:
-                yield one.start, "loss", one
-        modules = [one for one in self._trace.modules if one.thread == self.main]
-        for one in outermost(modules):
-            yield (one.start, "loss", one) if trace_names.LOSS.search(one.name) else (one.end, "left", one)
-        for one in (*modules, *self._trace.ranges):
-            if id(one) in self._layers:
-                yield one.start, "layer", one
-        operators = [one for one in self._trace.operators if one.thread == self.main]
-        for one in outermost(operators):
-            if not one.node:
-                yield one.start, "operator", one
+            elif (
+                event.thread == self.main and trace_names.LOSS.search(event.name) and event.end > event.start
+            ):
+                yield event.start, "loss", event
+        modules = [module for module in self._trace.modules if module.thread == self.main]
+        for event in outermost(modules):
+            yield (
+                (event.start, "loss", event)
+                if trace_names.LOSS.search(event.name)
+                else (event.end, "left", event)
+            )
+        for event in (*modules, *self._trace.ranges):
+            if id(event) in self._layers:
+                yield event.start, "layer", event
+        operators = [operator for operator in self._trace.operators if operator.thread == self.main]
+        for event in outermost(operators):
+            if not event.node:
+                yield event.start, "operator", event
 
     # -- backward ----------------------------------------------------------------------------------
 
     def _find_makers(self) -> set[int]:
         """Ids of the outermost operators that made a node of a backward pass: certainly forward."""
         wanted = {node.number for node in self._nodes}
-        mine = [one for one in self._trace.operators if one.thread == self.main]
-        last = {one.number: one for one in mine if one.number in wanted and not one.node}
-        tops = [one for one in outermost(mine) if not one.node]
-        starts = [one.start for one in tops]
-        found = set()
-        for number, one in last.items():
-            place = bisect_right(starts, one.start) - 1
-            if number >= 0 and place >= 0 and one.end <= tops[place].end:
-                found.add(id(tops[place]))
-        return found
+        mine = [operator for operator in self._trace.operators if operator.thread == self.main]
+        last = {
+            operator.number: operator for operator in mine if operator.number in wanted and not operator.node
+        }
+        tops = [operator for operator in outermost(mine) if not operator.node]
+        starts = [top.start for top in tops]
+        makers = set()
+        for number, operator in last.items():
+            place = bisect_right(starts, operator.start) - 1
+            if number >= 0 and place >= 0 and operator.end <= tops[place].end:
+                makers.add(id(tops[place]))
+        return makers
 
     def _numbers(self) -> dict[int, str]:
         """Layer by sequence number. An operator without a node carries the next node's: the last counts."""
-        found: dict[int, str] = {}
-        for one in self._trace.operators:
-            if one.number >= 0 and one.thread == self.main and not one.node:
-                owner = self.at(one.start)
+        layers: dict[int, str] = {}
+        for operator in self._trace.operators:
+            if operator.number >= 0 and operator.thread == self.main and not operator.node:
+                owner = self.at(operator.start)
                 if owner.layer is not None and owner.account in (Account.FORWARD, Account.LOSS):
-                    found[one.number] = owner.layer
-        return found
+                    layers[operator.number] = owner.layer
+        return layers
 
     def _resolve(self, numbers: Mapping[int, str]) -> None:
         before = OTHER_LAYER

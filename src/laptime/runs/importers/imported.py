@@ -56,9 +56,11 @@ def write(found: Collected, out: Path, files: Sequence[Path]) -> Run:
     if found.network:
         writer.network([*found.network.values()])
     # Rank by rank: readers take the rows of one rank to follow each other.
-    writer.append("steps", schema.steps.table(sorted(found.steps, key=lambda one: (one.rank, one.start_s))))
+    writer.append(
+        "steps", schema.steps.table(sorted(found.steps, key=lambda step: (step.rank, step.start_s)))
+    )
     if found.layers:
-        writer.append("layers", schema.layers.table(sorted(found.layers, key=lambda one: one.rank)))
+        writer.append("layers", schema.layers.table(sorted(found.layers, key=lambda row: row.rank)))
     if found.kernels["step"]:
         writer.append("kernels", schema.from_columns("kernels", found.kernels))
     writer.close("finished", summary(found))

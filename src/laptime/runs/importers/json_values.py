@@ -18,10 +18,10 @@ def finite(value: Any) -> float | None:
 def integer(value: Any, otherwise: int) -> int:
     """An integer that a table can hold, also one in quotes: threads were once written so."""
     try:
-        found = int(value)
+        number = int(value)
     except (TypeError, ValueError, OverflowError):
         return otherwise
-    return found if -WHOLE <= found < WHOLE else otherwise
+    return number if -WHOLE <= number < WHOLE else otherwise
 
 
 def name(value: Any) -> str:

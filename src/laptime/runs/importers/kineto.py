@@ -48,7 +48,7 @@ class _Share:
 
 def read(files: Iterable[Path]) -> Collected:
     """Every step of the traces. A file's rank is what it says; files of one rank follow each other."""
-    found = Collected(source="kineto")
+    collected = Collected(source="kineto")
     numbers: dict[int, int] = defaultdict(lambda: -1)  # the last step of each rank
     for file in files:
         trace = read_trace(ChromeTrace(file))
@@ -56,13 +56,13 @@ def read(files: Iterable[Path]) -> Collected:
             raise DataError(
                 f"{one_line(file)} holds no operators, ranges or kernels; trace with ProfilerActivity.CPU"
             )
-        _Reader(trace, found, numbers).read()
-    _label(found)
-    return found
+        _Reader(trace, collected, numbers).read()
+    _label(collected)
+    return collected
 
 
 class _Reader:
-    """One trace on its way into what was collected."""
+    """Adds the steps of one trace to what was collected."""
 
     def __init__(self, trace: Trace, found: Collected, numbers: dict[int, int]) -> None:
         self._trace, self._found, self._numbers = trace, found, numbers
@@ -78,30 +78,30 @@ class _Reader:
         self._timeline = timeline(self._pieces, self._turns, extent)
 
     def read(self) -> None:
-        found, turns = self._found, self._turns
-        found.note(_WORDS[turns.named if self._trace.host_known else "nothing"])
+        collected, turns = self._found, self._turns
+        collected.note(_WORDS[turns.named if self._trace.host_known else "nothing"])
         name = self._trace.device_name if self._on_device else None
-        found.device |= {"type": self._trace.device_type} | ({"name": name} if name else {})
+        collected.device |= {"type": self._trace.device_type} | ({"name": name} if name else {})
         for number, begin, end in self._windows:
             number = max(number, self._numbers[self._rank] + 1)
             self._numbers[self._rank] = number
             self._step(number, begin, end)
         for layer, kind in turns.kinds.items():
-            found.know(layer, kind)
+            collected.know(layer, kind)
         if turns.named == "operators":
-            for layer in dict.fromkeys(row.layer for row in found.layers if "::" in row.layer):
-                found.know(layer, "operator")
+            for layer in dict.fromkeys(row.layer for row in collected.layers if "::" in row.layer):
+                collected.know(layer, "operator")
 
     def _find_windows(self) -> list[tuple[int, float, float]]:
         """(number, begin, end) of each step; the whole trace is one where no step is named."""
-        named = [(trace_names.STEP.match(one.name), one) for one in self._trace.ranges]
-        steps = [(int(found[1]), one.start, one.end) for found, one in named if found]
+        named = [(trace_names.STEP.match(event.name), event) for event in self._trace.ranges]
+        steps = [(int(match[1]), event.start, event.end) for match, event in named if match]
         if steps:
             return steps
         self._found.note("no step is named (profiler.step() with a schedule does): the trace is one step")
         trace = self._trace
         every = [*trace.operators, *trace.ranges, *trace.modules, *trace.kernels, *trace.launches.values()]
-        return [(0, min(one.start for one in every), max(one.end for one in every))]
+        return [(0, min(event.start for event in every), max(event.end for event in every))]
 
     # -- pieces ------------------------------------------------------------------------------------
 
@@ -111,7 +111,7 @@ class _Reader:
         for thread, events in by_thread(self._trace.operators).items():
             if thread in self._turns.threads:
                 tops += list(outermost(events))
-        for event in sorted(tops, key=lambda one: one.start):
+        for event in sorted(tops, key=lambda event: event.start):
             yield Piece(self._turns.at(event.start), event.start, event)
 
     def _kernels(self) -> Iterator[Piece]:
@@ -131,7 +131,7 @@ class _Reader:
     def _unlaunched(self, launched: Sequence[Piece]) -> Iterator[Piece]:
         """Kernels whose launch is not in the trace: asked for before it began, or nobody knows when."""
         first: dict[int, Piece] = {}  # of each stream, in the order they ran
-        for piece in sorted(launched, key=lambda one: one.event.start):
+        for piece in sorted(launched, key=lambda piece: piece.event.start):
             first.setdefault(piece.event.stream, piece)
         of_all = next(iter(first.values()), None)
         begin = reached = self._trace.begin
@@ -232,7 +232,7 @@ def _was_waiting(kernel: Event, begin: float, reached: float, following: Piece) 
 
 
 def _label(found: Collected) -> None:
-    """What everyone should know who reads these tables."""
+    """Notes for readers of these tables."""
     found.note("all steps were traced: their times include the profiler's own cost")
     if any(row.phase is Phase.UPDATE for row in found.layers):
         found.note("a trace does not say whose parameters an update changes: it is charged to (other)")

@@ -17,28 +17,28 @@ _ROUNDED = 2.0  # microseconds by which a range may seem to outlive the one arou
 def host_ranges(trace: Trace, main: Any) -> Iterator[tuple[Event, Account]]:
     """A thread's ranges that are no layers. One that outlives the range around it is not of this thread."""
     ends: list[float] = []
-    for one in trace.ranges:
-        if one.thread != main or trace_names.STEP.match(one.name):
+    for event in trace.ranges:
+        if event.thread != main or trace_names.STEP.match(event.name):
             continue
-        while ends and ends[-1] <= one.start:
+        while ends and ends[-1] <= event.start:
             ends.pop()
-        if ends and one.end > ends[-1] + _ROUNDED:
+        if ends and event.end > ends[-1] + _ROUNDED:
             continue
-        ends.append(one.end)
-        account = trace_names.host_account(one.name)
+        ends.append(event.end)
+        account = trace_names.host_account(event.name)
         if account is not None:
-            yield one, account
+            yield event, account
 
 
 def user_ranges(trace: Trace, main: Any) -> list[Event]:
     """Ranges that someone named, not the profiler nor an instrument."""
     return [
-        one
-        for one in trace.ranges
-        if one.thread == main
-        and not trace_names.STEP.match(one.name)
-        and not one.name.startswith(trace_names.OWN_MARKS)
-        and trace_names.host_account(one.name) is None
+        event
+        for event in trace.ranges
+        if event.thread == main
+        and not trace_names.STEP.match(event.name)
+        and not event.name.startswith(trace_names.OWN_MARKS)
+        and trace_names.host_account(event.name) is None
     ]
 
 
@@ -46,21 +46,21 @@ def find_layers(
     trace: Trace, main: Any, hosts: Sequence[tuple[Event, Account]], nodes: Sequence[Event]
 ) -> tuple[dict[int, tuple[str, str]], str]:
     """(name, kind) of each event that starts a layer, by its id, and what the names are of."""
-    modules = [one for one in trace.modules if one.thread == main]
-    found = {
-        id(one): (one.name.removeprefix(MODULE), _class(one))
-        for one in leaves(modules)
-        if not trace_names.LOSS.search(one.name)
+    modules = [module for module in trace.modules if module.thread == main]
+    layers = {
+        id(module): (module.name.removeprefix(MODULE), _class(module))
+        for module in leaves(modules)
+        if not trace_names.LOSS.search(module.name)
     }
-    heavy = {key: value for key, value in found.items() if not trace_names.is_light(value[1])}
-    if found:
-        return heavy or found, "modules"
+    heavy = {key: value for key, value in layers.items() if not trace_names.is_light(value[1])}
+    if layers:
+        return heavy or layers, "modules"
     # A range around a backward pass, an update or the loading of a batch is a part of the loop.
-    loop = [one.start for one, account in hosts if account in OF_THE_LOOP]
+    loop = [event.start for event, account in hosts if account in OF_THE_LOOP]
     loop = sorted([*loop, *(node.start for node in nodes)])
-    ranges = [one for one in user_ranges(trace, main) if one.end > one.start]
-    found = {id(one): (one.name, "range") for one in leaves(ranges) if _is_layer(one, loop)}
-    return found, "ranges" if found else "operators"
+    ranges = [event for event in user_ranges(trace, main) if event.end > event.start]
+    layers = {id(event): (event.name, "range") for event in leaves(ranges) if _is_layer(event, loop)}
+    return layers, "ranges" if layers else "operators"
 
 
 def _is_layer(one: Event, loop: Sequence[float]) -> bool:

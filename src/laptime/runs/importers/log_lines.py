@@ -82,7 +82,7 @@ def read_line(text: str) -> Iterator[Line]:
     bar = _BAR.search(text)
     step, epoch = _STEP.search(text), _EPOCH.search(text)
     number = _digits(brackets[2] if brackets else bar[1] if bar else step[1] if step else None)
-    losses = {_stage_of(found[1], text): float(found[2]) for found in _LOSS.finditer(text)}
+    losses = {_stage_of(match[1], text): float(match[2]) for match in _LOSS.finditer(text)}
     if number is None and not (epoch and losses):
         return
     seconds = _seconds(text)
@@ -105,34 +105,34 @@ def read_line(text: str) -> Iterator[Line]:
 
 
 class _Said:
-    """The rest of what a line says."""
+    """The other values of a line: accuracy, samples, time of day."""
 
     def __init__(self, text: str) -> None:
         self._text = text
 
     def share(self, pattern: re.Pattern[str], stage: Stage) -> float | None:
         """An accuracy as a share of one."""
-        for found in pattern.finditer(self._text):
-            if _stage_of(found[1], self._text) is stage:
-                return _share(float(found[2]), percent=bool(found[3]))
+        for match in pattern.finditer(self._text):
+            if _stage_of(match[1], self._text) is stage:
+                return _share(float(match[2]), percent=bool(match[3]))
         return None
 
     def samples(self, seconds: float | None) -> int | None:
         """How many samples the step held, from its rate and its time."""
-        found = _SAMPLES_PER_S.search(self._text)
-        return _whole(float(found[1]) * seconds, rounded=True) if found and seconds else None
+        rate = _SAMPLES_PER_S.search(self._text)
+        return _whole(float(rate[1]) * seconds, rounded=True) if rate and seconds else None
 
     def moment(self) -> float | None:
         """When the line was written, in seconds."""
-        found = _MOMENT.search(self._text)
-        if not found:
+        match = _MOMENT.search(self._text)
+        if not match:
             return None
         try:
             # Only differences are used, so the zone does not matter.
-            when = datetime.fromisoformat(f"{found[1]}T{found[2]}+00:00").timestamp()
+            when = datetime.fromisoformat(f"{match[1]}T{match[2]}+00:00").timestamp()
         except ValueError:
             return None
-        return when + (float(f"0.{found[3]}") if found[3] else 0.0)
+        return when + (float(f"0.{match[3]}") if match[3] else 0.0)
 
 
 def _seconds(text: str) -> float | None:
@@ -141,12 +141,12 @@ def _seconds(text: str) -> float | None:
 
 
 def _said_seconds(text: str) -> float | None:
-    if found := _PER_STEP.search(text):
-        return float(found[1]) * _UNITS.get(found[2].lower(), 1.0)
-    if found := _STEPS_PER_S.search(text):
-        return 1.0 / float(found[1]) if float(found[1]) > 0 else None
-    if found := _TIME.search(text):
-        return float(found[1]) * _UNITS.get((found[2] or "s").lower(), 1.0)
+    if match := _PER_STEP.search(text):
+        return float(match[1]) * _UNITS.get(match[2].lower(), 1.0)
+    if match := _STEPS_PER_S.search(text):
+        return 1.0 / float(match[1]) if float(match[1]) > 0 else None
+    if match := _TIME.search(text):
+        return float(match[1]) * _UNITS.get((match[2] or "s").lower(), 1.0)
     return None
 
 
@@ -215,13 +215,13 @@ def values_of(line: str) -> dict[str, Any] | None:
             return _object(parse_json(text))
     except ValueError:
         pass
-    found = _DICTIONARY.search(text) if len(text) <= _LONGEST else None
-    if found is None:
+    match = _DICTIONARY.search(text) if len(text) <= _LONGEST else None
+    if match is None:
         return None
     try:
         with warnings.catch_warnings():  # Python's compiler warns of `1is` and the like
             warnings.simplefilter("ignore")
-            return _object(ast.literal_eval(_BARE.sub(r"'\1'", found[0])))
+            return _object(ast.literal_eval(_BARE.sub(r"'\1'", match[0])))
     except (ValueError, SyntaxError, MemoryError, RecursionError):
         return None
 
@@ -235,11 +235,11 @@ def read_values(values: Mapping[str, Any]) -> Iterator[Line]:
     given = {_text(key).strip().lower().replace(" ", "_"): value for key, value in values.items() if key}
     if "train_runtime" in given:
         return  # the Trainer's last line is of the whole training
-    found = {
+    texts = {
         name: next((_text(given[key]) for key in keys if given.get(key) not in (None, "")), None)
         for name, keys in NAMES.items()
     }
-    line = read_named(found)
+    line = read_named(texts)
     if line.step is None and line.epoch is None:
         return
     if line.loss is not None or line.seconds is not None or line.top1 is not None:

@@ -1,4 +1,4 @@
-"""Whose kernels are that neither the training loop's thread nor autograd's launched: replicas, servers."""
+"""Owners of kernels launched by other threads than the loop's and autograd's: replicas, servers."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ class OtherThreads:
 
     def __init__(self, trace: Trace, known: Iterable[Any], named: str) -> None:
         self._named = named
-        inference = trace.host_known and not any(one.node for one in trace.operators)
+        inference = trace.host_known and not any(operator.node for operator in trace.operators)
         self._unnamed = Owner(Account.FORWARD, OTHER_LAYER) if inference else NOBODY
         mine = set(known)
-        operators = by_thread(one for one in trace.operators if one.thread not in mine)
-        ranges = by_thread(one for one in trace.ranges if one.thread not in mine)
+        operators = by_thread(operator for operator in trace.operators if operator.thread not in mine)
+        ranges = by_thread(event for event in trace.ranges if event.thread not in mine)
         self._operators = {thread: _Spans(outermost(events)) for thread, events in operators.items()}
         self._ranges = {thread: _Spans(leaves(events)) for thread, events in ranges.items()}
 
     def owner(self, kernel: Event, launch: Event) -> Owner:
-        """What a kernel is charged to by what its thread was at; copies ahead are copies."""
+        """The owner of a kernel, by what its thread ran at launch; a copy outside operators is a copy."""
         operator = self._around(self._operators, launch)
         named = self._around(self._ranges, launch)
         account = None if named is None else trace_names.host_account(named.name)
@@ -61,7 +61,7 @@ class _Spans:
 
     def __init__(self, events: Iterable[Event]) -> None:
         self._events = list(events)
-        self._starts = [one.start for one in self._events]
+        self._starts = [event.start for event in self._events]
 
     def around(self, moment: float) -> Event | None:
         place = bisect_right(self._starts, moment) - 1

@@ -109,7 +109,7 @@ class ChromeTrace:
 def _members(text: str) -> dict[str, Any]:
     """What an object holds before or after its events; none of it has to be there, nor be whole."""
     try:
-        found, _ = decoder().raw_decode("{" + _LAST_COMMA.sub("}", text.lstrip(" \t\r\n,")))
+        members, _ = decoder().raw_decode("{" + _LAST_COMMA.sub("}", text.lstrip(" \t\r\n,")))
     except (ValueError, RecursionError):
         return {}
-    return found if isinstance(found, dict) else {}
+    return members if isinstance(members, dict) else {}

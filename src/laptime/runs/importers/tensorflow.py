@@ -1,9 +1,9 @@
 """Layers from TensorFlow's Chrome timelines: an operation belongs to the variable scope in its name.
 
-`conv1/Conv2D` is forward, `gradients/conv1/Conv2D_grad/…` backward, `Momentum/update_conv1/…` update, as the
-thesis read them. One timeline is one step; one device is one rank. Operations that ran side by side share the
-time they have in common, so that a step's books close; the kernels table keeps each one's own length. A GPU's
-step holds what the CPU computes too, where the GPU has nothing to run: before its first kernel, above all.
+`conv1/Conv2D` is forward, `gradients/conv1/Conv2D_grad/…` backward, `Momentum/update_conv1/…` update.
+One timeline is one step; one device is one rank. Operations that ran side by side share the time they have in
+common, so that a step's accounts add up; the kernels table keeps each one's own length. A GPU's step includes
+what the CPU computes while the GPU is idle, mostly before its first kernel.
 """
 
 from __future__ import annotations
@@ -48,21 +48,21 @@ def is_timeline(text: str) -> bool:
 
 def read(files: Iterable[Path]) -> Collected:
     """A step per file and device."""
-    found = Collected(source="tensorflow")
+    collected = Collected(source="tensorflow")
     steps = [(number, _devices(file)) for number, file in enumerate(files)]
     of_steps = [device for _, devices in steps for device in devices]
     scopes = Scopes(
-        [one for device in of_steps for one in device.ran],
-        [one for device in of_steps for one in device.host],
+        [operation for device in of_steps for operation in device.ran],
+        [operation for device in of_steps for operation in device.host],
     )
     for number, devices in steps:
         for rank, device in enumerate(devices):
-            _step(found, scopes, number, rank, device)
-    found.device = {"type": "cuda" if found.steps[0].device.startswith("gpu") else "cpu"}
+            _step(collected, scopes, number, rank, device)
+    collected.device = {"type": "cuda" if collected.steps[0].device.startswith("gpu") else "cpu"}
     for layer in scopes.layers:
-        found.know(layer, "scope")
-    found.note("layers are the variable scopes of the graph, timed by TensorFlow's own tracer")
-    return found
+        collected.know(layer, "scope")
+    collected.note("layers are the variable scopes of the graph, timed by TensorFlow's own tracer")
+    return collected
 
 
 def _devices(file: Path) -> list[TraceDevice]:
@@ -72,15 +72,22 @@ def _devices(file: Path) -> list[TraceDevice]:
         raise DataError(
             f"{one_line(file)} holds no operations; run with trace_level=FULL_TRACE and save anew"
         )
-    gpus = {name: found for name, found in rows.items() if name.startswith("gpu")}
-    streams = {name: found for name, found in gpus.items() if any("/stream" in row for row in found)}
-    host = [one for name, found in rows.items() if name.startswith("cpu") for one in found.get("", [])]
+    gpus = {name: by_row for name, by_row in rows.items() if name.startswith("gpu")}
+    streams = {name: by_row for name, by_row in gpus.items() if any("/stream" in row for row in by_row)}
+    host = [
+        operation
+        for name, by_row in rows.items()
+        if name.startswith("cpu")
+        for operation in by_row.get("", [])
+    ]
     devices = []
-    for name, found in sorted((streams or gpus or rows).items()):
-        computed = [one for one in host if not _WAITS.match(one.kind)] if name in gpus else []
-        every = [one for operations in found.values() for one in operations] + computed
-        begin, end = min(one.start for one in every), max(one.end for one in every)
-        devices.append(TraceDevice(name, _ran(found), computed, begin, end))
+    for name, by_row in sorted((streams or gpus or rows).items()):
+        computed = (
+            [operation for operation in host if not _WAITS.match(operation.kind)] if name in gpus else []
+        )
+        every = [operation for operations in by_row.values() for operation in operations] + computed
+        begin, end = min(operation.start for operation in every), max(operation.end for operation in every)
+        devices.append(TraceDevice(name, _ran(by_row), computed, begin, end))
     return devices
 
 
@@ -98,8 +105,8 @@ def _rows(file: Path) -> dict[str, dict[str, list[TracedOperation]]]:
         device = _DEVICE.search(names.get(thread_id(event.get("pid")), ""))
         operation = _operation(event)
         if device is not None and operation is not None:
-            found = rows.setdefault(f"{device[1].lower()}:{device[2]}", {})
-            found.setdefault(device[3] or "", []).append(operation)
+            by_row = rows.setdefault(f"{device[1].lower()}:{device[2]}", {})
+            by_row.setdefault(device[3] or "", []).append(operation)
     return rows
 
 
@@ -107,12 +114,12 @@ def _ran(rows: Mapping[str, list[TracedOperation]]) -> list[TracedOperation]:
     """What the device ran, each once: `stream:all` repeats the other streams, and those the copies."""
     order = sorted((row for row in rows if row), key=lambda row: (row != _ALL, row == "/memcpy", row))
     if not any("/stream" in row for row in order):
-        return rows.get("", []) or [one for row in order for one in rows[row]]
-    found: list[TracedOperation] = []
+        return rows.get("", []) or [operation for row in order for operation in rows[row]]
+    ran: list[TracedOperation] = []
     for row in order:
-        known = {(one.start, one.end) for one in found}
-        found += [one for one in rows[row] if (one.start, one.end) not in known]
-    return found
+        known = {(operation.start, operation.end) for operation in ran}
+        ran += [operation for operation in rows[row] if (operation.start, operation.end) not in known]
+    return ran
 
 
 def _operation(event: dict[str, Any]) -> TracedOperation | None:
@@ -132,12 +139,12 @@ def _step(found: Collected, scopes: Scopes, number: int, rank: int, device: Trac
     accounts: dict[Account, float] = defaultdict(float)
     first: dict[ScopeOwner, float] = {}
     calls: dict[ScopeOwner, int] = defaultdict(int)
-    for one in sorted([*device.ran, *device.host], key=lambda one: one.start):
-        owner = scopes.owner(one)
-        first.setdefault(owner, one.start)
+    for operation in sorted([*device.ran, *device.host], key=lambda operation: operation.start):
+        owner = scopes.owner(operation)
+        first.setdefault(owner, operation.start)
         calls[owner] += 1
-    for one in [*device.ran, *(device.host if rank == 0 else ())]:  # the host is of all ranks
-        _kernel(found, number, rank, scopes.owner(one), one)
+    for operation in [*device.ran, *(device.host if rank == 0 else ())]:  # the host is of all ranks
+        _kernel(found, number, rank, scopes.owner(operation), operation)
     for owner, length in shares.items():
         accounts[owner.account] += length * _S
         if owner.phase is not None:
@@ -190,10 +197,10 @@ def _shares(device: TraceDevice, scopes: Scopes) -> tuple[dict[ScopeOwner, float
     """
     moments = sorted(
         [
-            (moment, change, ours, scopes.owner(one))
+            (moment, change, ours, scopes.owner(operation))
             for ours, operations in ((True, device.ran), (False, device.host))
-            for one in operations
-            for moment, change in ((one.start, 1), (one.end, -1))
+            for operation in operations
+            for moment, change in ((operation.start, 1), (operation.end, -1))
         ],
         key=lambda moment: moment[0],
     )
@@ -202,12 +209,12 @@ def _shares(device: TraceDevice, scopes: Scopes) -> tuple[dict[ScopeOwner, float
     busy, idle, before = 0.0, device.end - moments[-1][0], device.begin
     for moment, change, ours, owner in moments:
         now = running[True] or running[False]
-        for one, many in now.items():
-            shares[one] = shares.get(one, 0.0) + (moment - before) * many / now.total()
+        for sharer, many in now.items():
+            shares[sharer] = shares.get(sharer, 0.0) + (moment - before) * many / now.total()
         busy += moment - before if running[True] else 0.0
         idle += 0.0 if now else moment - before
         running[ours][owner] += change
         if not running[ours][owner]:
             del running[ours][owner]
         before = moment
-    return shares, idle, sum(one.length for one in device.ran) / (busy or 1.0)
+    return shares, idle, sum(operation.length for operation in device.ran) / (busy or 1.0)

@@ -48,9 +48,11 @@ class Scopes:
 
     def __init__(self, operations: Iterable[TracedOperation], host: Iterable[TracedOperation] = ()) -> None:
         first: dict[str, TracedOperation] = {}
-        for one in operations:
-            first.setdefault(one.name, one)
-        names = {one.name: one.kind for one in host} | {name: one.kind for name, one in first.items()}
+        for operation in operations:
+            first.setdefault(operation.name, operation)
+        names = {operation.name: operation.kind for operation in host} | {
+            name: operation.kind for name, operation in first.items()
+        }
         # `Momentum` of `Momentum/update_conv1`: the optimizer's own constants are no layer
         self._optimizers = {name.split("/update_")[0] for name in names if "/update_" in name}
         self._around = self._around_all(first)
@@ -67,12 +69,12 @@ class Scopes:
     def _in_order(self, first: Mapping[str, TracedOperation]) -> list[str]:
         """Layers by when their main operation ran: variables are read in any order."""
         main: dict[str, TracedOperation] = {}
-        for name, one in first.items():
+        for name, operation in first.items():
             owner = self._owners[name]
             if owner.phase is not Phase.FORWARD or owner.layer in (LOSS_LAYER, OTHER_LAYER):
                 continue
-            if owner.layer not in main or one.length > main[owner.layer].length:
-                main[owner.layer] = one
+            if owner.layer not in main or operation.length > main[owner.layer].length:
+                main[owner.layer] = operation
         return sorted(main, key=lambda layer: main[layer].start)
 
     def owner(self, operation: TracedOperation) -> ScopeOwner:

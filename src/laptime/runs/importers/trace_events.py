@@ -75,7 +75,7 @@ class Trace:
     def begin(self) -> float:
         """When the trace began on the host; without a host, when its first kernel ran."""
         host = (self.operators, self.ranges, self.modules, self.launches.values())
-        firsts = [min((one.start for one in events), default=math.inf) for events in host]
+        firsts = [min((event.start for event in events), default=math.inf) for events in host]
         return min(firsts) if min(firsts) < math.inf else self.kernels[0].start
 
 
@@ -98,7 +98,7 @@ def read_trace(source: ChromeTrace) -> Trace:
 
 
 def _by_time(events: list[Event]) -> None:
-    events.sort(key=lambda one: (one.start, -one.end))
+    events.sort(key=lambda event: (event.start, -event.end))
 
 
 def _take(
@@ -146,25 +146,27 @@ def _separate(mixed: list[Event], trace: Trace) -> None:
     """
     _by_time(mixed)
     for events in by_thread(mixed).values():
-        for place, one in enumerate(events):
-            wraps = place + 1 < len(events) and events[place + 1].start < one.end
-            plain = "::" not in one.name and not trace_names.NODE.match(one.name)
-            (trace.ranges if plain and (wraps or "#" in one.name) else trace.operators).append(one)
+        for place, event in enumerate(events):
+            wraps = place + 1 < len(events) and events[place + 1].start < event.end
+            plain = "::" not in event.name and not trace_names.NODE.match(event.name)
+            (trace.ranges if plain and (wraps or "#" in event.name) else trace.operators).append(event)
 
 
 def _mark_nodes(trace: Trace) -> None:
     """Nodes are what the engine evaluates; before PyTorch 1.10 a trace has only what they compute."""
-    nodes = [one for one in trace.operators if one.name.startswith(trace_names.EVALUATE)]
-    for one in nodes or [one for one in trace.operators if trace_names.NODE.match(one.name)]:
-        one.node = True
+    nodes = [operator for operator in trace.operators if operator.name.startswith(trace_names.EVALUATE)]
+    for node in nodes or [operator for operator in trace.operators if trace_names.NODE.match(operator.name)]:
+        node.node = True
 
 
 def _link(trace: Trace, calls: list[Event]) -> None:
     """The launch of each kernel: by correlation, else the call or the operator with its external id."""
-    alone = [one for one in trace.kernels if one.external > 0 and one.number not in trace.launches]
+    alone = [
+        kernel for kernel in trace.kernels if kernel.external > 0 and kernel.number not in trace.launches
+    ]
     if not alone:
         return
-    external = {one.external: one for one in (*trace.operators, *calls) if one.external > 0}
+    external = {event.external: event for event in (*trace.operators, *calls) if event.external > 0}
     unused = max(trace.launches, default=0)
     for kernel in alone:
         launch = external.get(kernel.external)
@@ -183,7 +185,7 @@ def _about(trace: Trace, about: dict[str, Any], categories: set[str]) -> None:
     trace.device_name = name_of(name) or None
     if trace.kernels:
         told = (*categories, name_of(distributed.get("backend")))
-        others = (one for one in _OTHER_DEVICES if any(text.startswith(one) for text in told))
+        others = (prefix for prefix in _OTHER_DEVICES if any(text.startswith(prefix) for text in told))
         trace.device_type = next(others, "cuda")
 
 
@@ -216,17 +218,19 @@ def by_thread(events: Iterable[Event]) -> dict[Any, list[Event]]:
 
 def main_thread(trace: Trace) -> Any:
     """The thread that the profiler's steps are on; else the one with most work that is no backward pass."""
-    for one in (*(one for one in trace.ranges if trace_names.STEP.match(one.name)), *trace.modules):
-        return one.thread
+    for event in (*(step for step in trace.ranges if trace_names.STEP.match(step.name)), *trace.modules):
+        return event.thread
     work: dict[Any, float] = {}
     for thread, events in by_thread(trace.operators).items():
-        work[thread] = sum(one.end - one.start for one in outermost(events) if not one.node)
-    return max(work, key=lambda one: work[one]) if work else None
+        work[thread] = sum(
+            operator.end - operator.start for operator in outermost(events) if not operator.node
+        )
+    return max(work, key=lambda candidate: work[candidate]) if work else None
 
 
 def backward_nodes(trace: Trace) -> list[Event]:
     """The backward pass, node by node. A graph inside a node (checkpointing) is part of it."""
-    found = []
+    nodes = []
     for events in by_thread(trace.operators).values():
-        found += [one for one in outermost(events) if one.node]
-    return sorted(found, key=lambda one: one.start)
+        nodes += [operator for operator in outermost(events) if operator.node]
+    return sorted(nodes, key=lambda node: node.start)

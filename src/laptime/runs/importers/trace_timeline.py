@@ -1,4 +1,4 @@
-"""A trace's time, charged moment by moment: on a device to what runs there, on a CPU to whose turn it is.
+"""A trace's time, charged moment by moment: on a device to what runs there, on a CPU to the host's owner.
 
 On a device a moment belongs to the computation that runs in it; copies, work whose launch is not in the trace
 and communication count only where nothing before them in this order runs. Owners that compute side by side
@@ -63,7 +63,7 @@ class TraceTimeline:
 
     def __init__(self, segments: Iterable[Segment], pieces: Sequence[Piece] = ()) -> None:
         self._segments = list(segments)
-        self._ends = [one.end for one in self._segments]
+        self._ends = [segment.end for segment in self._segments]
         work = [piece for piece in pieces if not piece.communicates]
         exchange = [piece for piece in pieces if piece.communicates]
         self._work, self._exchange = _Done(work), _Done(exchange)
@@ -83,10 +83,10 @@ class TraceTimeline:
     def between(self, begin: float, end: float) -> Iterator[Segment]:
         """The segments of a stretch, cut where it begins and ends."""
         for place in range(bisect_right(self._ends, begin), len(self._segments)):
-            one = self._segments[place]
-            if one.start >= end:
+            segment = self._segments[place]
+            if segment.start >= end:
                 return
-            yield Segment(max(one.start, begin), min(one.end, end), one.owner, one.busy)
+            yield Segment(max(segment.start, begin), min(segment.end, end), segment.owner, segment.busy)
 
 
 class _Done:
@@ -121,7 +121,7 @@ def device_timeline(pieces: Sequence[Piece], turns: Turns, extent: Interval) -> 
 
 
 def _device_segments(pieces: Sequence[Piece], turns: Turns, extent: Interval) -> Iterator[Segment]:
-    work = sorted((one for one in pieces if not one.communicates), key=lambda one: one.event.start)
+    work = sorted((piece for piece in pieces if not piece.communicates), key=lambda piece: piece.event.start)
     starts = [piece.event.start for piece in work]
     at = extent[0]
     for start, end, owners in _running(pieces):
@@ -142,7 +142,7 @@ def _running(pieces: Iterable[Piece]) -> Iterator[tuple[float, float, list[Owner
         if piece.event.end > piece.event.start:
             rank, owner = _ranked(piece)
             moments += [(piece.event.start, 1, rank, owner), (piece.event.end, -1, rank, owner)]
-    moments.sort(key=lambda one: one[0])
+    moments.sort(key=lambda moment: moment[0])
     running: dict[_Rank, Counter[Owner]] = {rank: Counter() for rank in _Rank}
     for (start, change, rank, owner), (end, *_) in pairwise(moments):
         running[rank][owner] += change

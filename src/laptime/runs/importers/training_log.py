@@ -38,7 +38,7 @@ _COLOURS = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 
 def read(files: Iterable[Path], *, pattern: str | None = None) -> Collected:
     """The steps of a log. `pattern` is searched in each line; its named groups are the columns."""
-    found = Collected(source="log", device={"type": "unknown", "name": "unknown device"})
+    collected = Collected(source="log", device={"type": "unknown", "name": "unknown device"})
     wanted = _compiled(pattern)
     for file in files:
         with opened(file) as stream:
@@ -48,10 +48,10 @@ def read(files: Iterable[Path], *, pattern: str | None = None) -> Collected:
         if not rows:
             raise DataError(_unknown(file, wanted))
         if _is_own(rows[0]):
-            _take_own(found, rows)
+            _take_own(collected, rows)
         else:
-            _take(found, rows)
-    return found
+            _take(collected, rows)
+    return collected
 
 
 def _unknown(file: Path, wanted: re.Pattern[str] | None) -> str:
@@ -67,14 +67,14 @@ def _compiled(pattern: str | None) -> re.Pattern[str] | None:
     if pattern is None:
         return None
     try:
-        found = re.compile(pattern)
+        compiled = re.compile(pattern)
     except re.error as error:
         raise DataError(f"the pattern is no regular expression ({error}); mend it") from error
-    unknown = sorted(set(found.groupindex) - set(GROUPS))
-    if unknown or not found.groupindex:
+    unknown = sorted(set(compiled.groupindex) - set(GROUPS))
+    if unknown or not compiled.groupindex:
         what = f"a group {unknown[0]!r} that is not known" if unknown else "no named group"
         raise DataError(f"the pattern has {what}; use some of {', '.join(GROUPS)}, as in (?P<step>\\d+)")
-    return found
+    return compiled
 
 
 def _lines(stream: TextIO) -> Iterator[str]:
@@ -146,7 +146,9 @@ def _take_own(found: Collected, rows: Iterable[Any]) -> None:
     columns = columns_of(Step)
     for number, row in enumerate(rows, start=2):
         try:
-            given = {one.name: (one.type, row[one.name]) for one in columns if row.get(one.name)}
+            given = {
+                column.name: (column.type, row[column.name]) for column in columns if row.get(column.name)
+            }
             values: dict[str, Any] = {
                 name: text == "true" if kind is bool else kind(text) for name, (kind, text) in given.items()
             }
