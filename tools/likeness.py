@@ -16,7 +16,7 @@ _BARS = re.compile("[█▉▊▋▌▍▎▏▒░▁▂▃▄▅▆▇·]+")
 _NUMBER = re.compile(r"[-+±<>]*\d[\d,]*(?:\.\d+)?(?:e[-+]?\d+)?")
 _WORDS = (
     (re.compile(r"\b(?:steady|noisy|unreliable)\b"), "VERDICT"),
-    (re.compile(r"\b(?:too VERDICT|faster|slower|no difference)(?=\n|$)"), "VERDICT"),
+    (re.compile(r"\b(?:cannot tell|faster|slower|no difference)(?=\n|$)"), "VERDICT"),
     (re.compile(r"(?<=# )(?:s|ms|µs)\b"), "UNIT"),
     (re.compile(r"# UNIT on average,?"), ""),  # said only where it is far from the median
 )

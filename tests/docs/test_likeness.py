@@ -9,7 +9,7 @@ SHOWN = ["step, ms   60.2  21.8  0.36   0.33 to 0.42  faster", "…", "  64 step
 
 def test_numbers_and_verdicts_may_differ():
     output = [
-        "step, ms   592  77.9  0.13   0.08 to 0.27  too noisy",
+        "step, ms   592  77.9  0.13   0.08 to 0.27  cannot tell",
         "another line",
         "  64 steps · 1.2 s each (unreliable)",
         "the end",

@@ -4,6 +4,7 @@ import os
 import subprocess
 import sys
 from collections import Counter
+from contextlib import suppress
 from itertools import count
 from pathlib import Path
 
@@ -53,6 +54,14 @@ def called(words, folder, status=0, **variables):
     return done
 
 
+def unrecorded(folder):
+    """The script without laptime. Where gloo aborts at the end of a process (a busy machine), once more."""
+    for _ in range(3):
+        with suppress(AssertionError):
+            return called([*PYTHON, *torchrun(SCRIPT)], folder)
+    return called([*PYTHON, *torchrun(SCRIPT)], folder)
+
+
 def steps(run):
     return Counter(step.rank for step in run.steps)
 
@@ -89,8 +98,7 @@ def test_ranks_that_a_script_spawns_are_one_run_and_learn_what_they_learn_unreco
     run = laptime.load(tmp_path / "run")
     assert steps(run) == {0: 5, 1: 5}
     assert waited_s(run, 0) > 0.3 > waited_s(run, 1)
-    bare = called([*PYTHON, *torchrun(SCRIPT)], tmp_path)
-    assert sorted(done.stdout.splitlines()) == sorted(bare.stdout.splitlines())
+    assert sorted(done.stdout.splitlines()) == sorted(unrecorded(tmp_path).stdout.splitlines())
 
 
 @pytest.mark.slow

@@ -307,3 +307,9 @@ def test_scripts_run_in_a_process_of_their_own(name, tmp_path):
     run = laptime.load(tmp_path / "run")
     assert len(run.steps) == {"spawned": 3, "plain": 6}[name]
     assert run.status == "finished"
+
+
+def test_what_a_script_does_after_its_last_step_is_no_part_of_it(run):
+    found = run("long_end")
+    assert len(found.steps) == 4
+    assert found.steps[3].host_s < 0.25  # the script sleeps for half a second at its end

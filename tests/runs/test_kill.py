@@ -95,7 +95,7 @@ def test_a_run_is_readable_at_every_moment_while_it_is_being_written(tmp_path):
 MEMORY = """
 import sys
 import numpy as np, pyarrow as pa
-from laptime.store import RunWriter, from_columns, load
+from laptime.runs import RunWriter, from_columns, load
 
 def resident():
     return int(open("/proc/self/statm").read().split()[1]) * 4096

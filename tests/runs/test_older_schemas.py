@@ -79,7 +79,7 @@ def test_a_part_without_what_every_row_needs_is_damaged(older):
 
 
 def test_a_string_column_that_a_part_is_older_than_is_null_in_codes_too(older):
-    text = schema.Column(
+    text = schema.StoredColumn(
         name="place", type=str, bits=64, nullable=True, default=None, meaning="where", logged=False
     )
     newer = dataclasses.replace(

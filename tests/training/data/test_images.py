@@ -173,6 +173,6 @@ def test_an_error_that_a_worker_hands_over_is_its_last_line_again() -> None:
     said = "a.jpg cannot be read (it is empty); remove it"
     handed = (
         "Caught UnreadableImage in DataLoader worker process 0.\nOriginal Traceback (most recent last):\n"
-        f"  File …\nlaptime.train.data.images.UnreadableImage: {said}\n"
+        f"  File …\nlaptime.training.data.images.UnreadableImage: {said}\n"
     )
     assert str(UnreadableImage(handed)) == said

@@ -24,6 +24,7 @@ from laptime.recorder.arguments import batch_size
 from laptime.recorder.guard import RecordingPart, attempt
 from laptime.recorder.layer_division import LayerUnit
 from laptime.recorder.recorder import Recorder
+from laptime.recorder.timeline import HOST, RETURN
 from laptime.recorder.torch_patches import Patches
 
 MOST_AHEAD = 64  # batches that a loop may draw before it uses them
@@ -114,7 +115,15 @@ class StepEnds:
                 or (evidence.forward and not evidence.graded)
                 or (evidence.backward and finished)
             ):
-                self._lap()
+                self._lap(at=self._last_work() if evidence.update else None)
+
+    def _last_work(self) -> int | None:
+        """The mark at which the last phase ended: what a script does after its last step is no part of it."""
+        assert self.recorder is not None
+        timeline = self.recorder.timeline
+        last = len(timeline.owners) - 1
+        # A trace knows marks by their number, so a traced step ends where the script does.
+        return last if last > 0 and timeline.owner & ~RETURN == HOST and not timeline.traced else None
 
     def leave_loaders(self) -> None:
         """Put the loaders back, after the recording has."""

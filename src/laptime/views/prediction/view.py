@@ -146,10 +146,13 @@ class PredictionView:
         """From a document; ValueError where that has another form."""
         given = mapping(document)
         predictions = tuple(Prediction.of(made) for made in sequence(given.get("predictions")))
+        flows = tuple(DataFlow.read(flow) for flow in sequence(given.get("data_flow") or []))
+        if flows and len(flows) != len(predictions):
+            raise ValueError(f"{len(flows)} data flows stand beside {len(predictions)} predictions")
         explained = given.get("explanation")
         return cls(
             predictions=predictions,
-            flows=tuple(DataFlow.read(flow) for flow in sequence(given.get("data_flow") or [])),
+            flows=flows,
             largest=tuple(_largest(each) for each in sequence(given.get("largest") or [])),
             choices=tuple(_choice(choice) for choice in sequence(given.get("choices") or [])),
             explanation=None if not explained or not predictions else _explanation(explained, predictions[0]),
