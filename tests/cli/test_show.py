@@ -113,6 +113,17 @@ def test_a_loss_that_is_no_number_is_told_in_the_table_of_a_folder(laptime, tmp_
     assert (lost["train"]["not_finite"], other["train"]["not_finite"]) == (["loss"], [])
 
 
+def test_a_damaged_run_does_not_hide_the_others_of_its_folder(laptime, tmp_path):
+    a_finished_run(tmp_path / "rep" / "good", ["conv"])
+    (tmp_path / "rep" / "bad").mkdir()
+    (tmp_path / "rep" / "bad" / "run.json").write_bytes(b"\x00\xff")
+    done = laptime("show", "rep")
+    assert done.exit_code == 0
+    assert re.search(r"bad +damaged ", done.stdout)
+    assert re.search(r"good +finished +8 ", done.stdout)
+    assert "run.json" in done.stderr
+
+
 def test_a_folder_without_runs_is_told_in_one_line(laptime, tmp_path):
     (tmp_path / "empty").mkdir()
     done = laptime("show", "empty")

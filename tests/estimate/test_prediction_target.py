@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 import laptime
-from laptime.errors import BadTarget, FixedOption, UnknownInput
+from laptime.errors import BadTarget, FixedOption, UnknownInput, WorkloadError
 from laptime.training.prediction_target import NetworkOptions, prediction_target, transformers_network
 
 transformers = pytest.importorskip("transformers")
@@ -120,3 +120,8 @@ def test_a_saved_workload_is_predicted_from_its_path_at_any_batch(tmp_path):
     assert made[0].batch == 32
     with pytest.raises(FixedOption, match="precision= is given, but a saved workload has its own"):
         laptime.predict(saved, precision="bf16")
+
+
+def test_a_batch_that_no_tensor_holds_is_refused():
+    with pytest.raises(WorkloadError, match="give at most"):
+        laptime.predict("resnet18", device="h200", batch=10**23)

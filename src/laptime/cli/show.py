@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from laptime.cli.options import EveryLayer, Json, Runs
-from laptime.cli.outcome import answer
+from laptime.cli.outcome import answer, say
 from laptime.cli.progress import waiting
+from laptime.errors import LaptimeError
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class Sort(StrEnum):
-    """The orders of `report.order`, which is not imported before it is needed."""
+    """The orders of `views.layer_order`, which is not imported before it is needed."""
 
     TIME = "time"
     NETWORK = "network"
@@ -91,8 +92,16 @@ def _read(path: Path) -> RunView | dict[str, Any]:
     below = find_runs(path) if path.is_dir() and not (path / RUN_FILE).exists() else []
     if not below:
         return run_view(load(path))
-    loaded = [(str(run_path.relative_to(path)), load(run_path)) for run_path in below]
-    return {"group": str(path), "runs": results([(name, run.status, run) for name, run in loaded])}
+    rows: list[dict[str, Any]] = []
+    for run_path in below:
+        name = str(run_path.relative_to(path))
+        try:
+            run = load(run_path)
+            rows += results([(name, run.status, run)])
+        except LaptimeError as error:  # the others are shown all the same
+            say(f"laptime: {error}")
+            rows += results([(name, "damaged", None)])
+    return {"group": str(path), "runs": rows}
 
 
 def _document(view: RunView, sort: Sort | None) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from laptime.errors import FixedOption, PredictionError, UnknownInput, UnknownNetwork
+from laptime.errors import FixedOption, PredictionError, UnknownInput, UnknownNetwork, WorkloadError
 from laptime.hardware import Device
 from laptime.model import Workload
 from laptime.model.prediction import Prediction
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from laptime.recorder.layer_division import Granularity
 
 BATCH = 32  # samples of a step where none are asked for and the input is known
+MOST_SAMPLES = 10**9  # of a step: no tensor of more was ever trained on
 # One input of a sample without the batch, and its type: ((128,), "int64").
 Shape = tuple[tuple[int, ...], str]
 
@@ -128,7 +129,13 @@ def _network(network: Any, options: NetworkOptions) -> PredictionTarget:
 
 
 def _readable(read: Callable[[int], Workload], batch: int) -> PredictionTarget:
-    return PredictionTarget(read=cache(read), batch=batch, traced=True)
+    @cache
+    def checked(size: int) -> Workload:
+        if type(size) is int and size > MOST_SAMPLES:
+            raise WorkloadError(f"batch is {size}; give at most {MOST_SAMPLES:,} samples")
+        return read(size)
+
+    return PredictionTarget(read=checked, batch=batch, traced=True)
 
 
 def _advice(network: nn.Module) -> str:
