@@ -1,5 +1,6 @@
 """What `laptime.predict` and `laptime.largest_batch` say of odd questions."""
 
+from dataclasses import replace
 from inspect import signature
 from pathlib import Path
 
@@ -8,7 +9,8 @@ import torch
 from torch import nn
 
 import laptime
-from laptime.errors import LaptimeError
+from laptime.errors import LaptimeError, WorkloadError
+from laptime.model import Phase
 
 NETWORK = nn.Sequential(nn.Conv2d(3, 8, 3), nn.ReLU(), nn.Flatten(), nn.Linear(8 * 6 * 6, 10))
 
@@ -72,3 +74,13 @@ def test_the_signature_names_every_option():
     names = set(signature(laptime.predict).parameters)
     assert {"device", "batch", "input", "example", "precision", "mode", "gpus", "samples", "epochs"} <= names
     assert "options" not in names
+
+
+def test_a_workload_whose_update_has_no_sizes_is_refused():
+    workload = laptime.workload(nn.Linear(4, 4), input=(4,))
+    operations = tuple(
+        replace(operation, sizes={}) if operation.phase is Phase.UPDATE else operation
+        for operation in workload.operations
+    )
+    with pytest.raises(WorkloadError, match="no usable sizes"):
+        laptime.predict(replace(workload, operations=operations), device="h200")

@@ -99,6 +99,10 @@ def prepare(workload: Workload, calibration: Calibration) -> Prepared:
             for operation in workload.operations
             if operation.phase is not Phase.UPDATE
         ]
+        for update in workload.phase(Phase.UPDATE):
+            for size in ("params", "tensors"):
+                if size not in update.sizes:
+                    raise KeyError(size)
     except (KeyError, ArithmeticError) as error:  # the document of a workload can leave sizes out
         raise WorkloadError(
             f"an operation of the workload has no usable sizes ({first_line(error)}); trace it anew"
