@@ -61,6 +61,11 @@ def test_the_only_point_of_a_curve_is_its_median():
     assert (at.tolist(), shown.tolist()) == ([0], [3.0])
 
 
+def test_bins_of_two_keep_both_values():
+    at, shown = thinned(np.array([1.0, 1.0, 1.0, 1.0, 0.0]), 4)
+    assert 0.0 in shown
+
+
 def test_one_slow_step_among_many_is_kept_in_its_place():
     values = np.full(100_000, 10.0)
     values[77_777] = 500.0

@@ -175,8 +175,8 @@ def _means(block: Real) -> tuple[Whole, Real]:
 
 def _medians_and_outliers(block: Real) -> tuple[Whole, Real]:
     rows, width = block.shape
-    if width == 1:
-        return np.arange(rows), block[:, 0]
+    if width <= 2:  # two values are shown as they are: their median would lie between them
+        return np.arange(rows * width), block.ravel()
     first = np.arange(rows) * width
     median = np.median(block, axis=1)
     away = np.abs(block - median[:, None]).argmax(axis=1)
