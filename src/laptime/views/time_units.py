@@ -50,6 +50,8 @@ def figures(value: float, count: int = 4) -> str:
     """A number with that many significant digits, without trailing zeros or an exponent."""
     if not value:
         return "0"
+    if not math.isfinite(value):
+        return f"{value:g}"
     places = min(max(count - 1 - math.floor(math.log10(abs(value))), 0), 9)
     text = f"{value:,.{places}f}"
     return text.rstrip("0").rstrip(".") if "." in text else text
@@ -57,7 +59,7 @@ def figures(value: float, count: int = 4) -> str:
 
 def decimals(values: Sequence[float], least: int) -> int:
     """How many a column needs so that its smallest number has two digits that count."""
-    smallest = min((value for value in values if value > 0), default=1.0)
+    smallest = min((value for value in values if 0 < value < math.inf), default=1.0)
     return min(max(least, 1 - math.floor(math.log10(smallest))), _MOST_DECIMALS)
 
 

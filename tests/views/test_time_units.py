@@ -1,0 +1,10 @@
+"""Numbers of predictions as text."""
+
+import math
+
+from laptime.views.time_units import cells, figures
+
+
+def test_an_infinite_number_is_written_as_such():
+    assert figures(math.inf) == "inf"
+    assert cells([math.inf, 0.25], 1) == ["inf", "0.25"]
