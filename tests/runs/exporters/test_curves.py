@@ -62,7 +62,7 @@ def test_the_only_point_of_a_curve_is_its_median():
 
 
 def test_bins_of_two_keep_both_values():
-    at, shown = thinned(np.array([1.0, 1.0, 1.0, 1.0, 0.0]), 4)
+    _, shown = thinned(np.array([1.0, 1.0, 1.0, 1.0, 0.0]), 4)
     assert 0.0 in shown
 
 
