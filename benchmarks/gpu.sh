@@ -1,5 +1,5 @@
 #!/bin/bash
-# The tables on one lent H200, in about eight minutes: Python 3.12, torch 2.11, nothing to install from.
+# The tables on one H200, in about eight minutes: Python 3.12, torch 2.11, nothing to install from.
 #
 #   benchmarks/gpu.sh [options of python -m benchmarks]     JSON and Markdown go to $OUT
 #   benchmarks/gpu.sh -- COMMAND …                          any other command in the same environment
