@@ -3,6 +3,7 @@
 #   make setup PYTHON=/path/to/python3.12         another interpreter (3.11 or newer)
 #   make setup TORCH_ARGS="--index-url URL"       another build of torch, such as a CUDA one
 #   make setup TORCH=torch==2.11.0                another version of torch
+#   make test WORKERS=1                           one process; PYTEST_ARGS="-n 0 --pdb" stops in it
 #
 # An environment that is there already is kept: `make clean` first to change its interpreter or its torch.
 
@@ -10,6 +11,8 @@ TORCH ?= torch==2.13.0
 TORCH_ARGS ?=
 PYTHON ?=
 PYTEST_ARGS ?=
+# Processes that `make test` shares the tests out to: one for each core, but no more than four.
+WORKERS ?= $(shell n=$$(nproc 2>/dev/null || echo 2); [ $$n -lt 4 ] && echo $$n || echo 4)
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -18,10 +21,13 @@ BENCH_STAMP := $(VENV)/.stamp-bench
 PINS := $(VENV)/constraints.txt
 PIP := $(BIN)/python -m pip --disable-pip-version-check install -q
 
+# A file goes to one process, so that what its tests share is made once; tests/conftest.py says in which order.
+SHARED_OUT := -n $(WORKERS) --dist loadfile --no-loadscope-reorder
+
 # glibc otherwise returns and re-maps large blocks at every step: spread of CPU step times ±15 % instead of ±1 %.
 STEADY_MALLOC := MALLOC_MMAP_THRESHOLD_=268435456 MALLOC_TRIM_THRESHOLD_=268435456
 
-.PHONY: setup demo test browser test-slow test-gpu check docs format bench bench-train bench-pages clean help
+.PHONY: setup demo test browser test-slow test-gpu check docs format testbed bench bench-train bench-pages clean help
 .DELETE_ON_ERROR:
 
 help: ## show what can be made
@@ -32,8 +38,8 @@ setup: $(STAMP) ## make .venv and install everything, pinned
 demo: $(STAMP) ## train a small network here and show where its time goes
 	$(BIN)/laptime demo
 
-test: $(STAMP) browser ## the test suite, about nine minutes on two cores
-	$(BIN)/python -m pytest -m "not slow and not gpu" $(PYTEST_ARGS)
+test: $(STAMP) browser ## the test suite, under ten minutes on two cores
+	$(BIN)/python -m pytest -m "not slow and not gpu" $(SHARED_OUT) $(PYTEST_ARGS)
 
 # Debian's Chromium, for the tests that look at pages; where it cannot be installed from here, they skip and say so.
 browser:
@@ -62,6 +68,9 @@ docs: $(STAMP) ## write docs/reference.md and the keys of docs/configuration.md 
 format: $(STAMP) ## put the code into the format that check asks for
 	$(BIN)/ruff check --fix-only --quiet .
 	$(BIN)/ruff format .
+
+testbed: $(STAMP) ## three hosts made of network namespaces, as root; TESTBED=down removes them
+	$(BIN)/python -m tools.testbed $(or $(TESTBED),up --hosts 3 --rate 100mbit)
 
 bench: $(BENCH_STAMP) ## the benchmark tables
 	$(STEADY_MALLOC) $(BIN)/python -m benchmarks

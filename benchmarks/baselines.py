@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from benchmarks import mxnet, prediction
 from benchmarks.data_sheet import keep
 from benchmarks.data_sheet import rows as data_sheet
-from laptime.estimate.device_speed import TYPES
+from laptime.estimate.calibration import TYPES
 from laptime.hardware import Device, device
 from laptime.model import Operation, Phase, Workload
 

@@ -15,9 +15,7 @@ from pathlib import Path
 
 from benchmarks import reference_ops
 from laptime.estimate import device_speed
-from laptime.estimate.calibration import Calibration
-from laptime.estimate.features import Work, work
-from laptime.estimate.fit import TimedOperation, fit
+from laptime.estimate.calibration import Calibration, TimedOperation, Work, fit, work
 from laptime.hardware import device
 from laptime.microbench import read_rows
 from laptime.model import Workload

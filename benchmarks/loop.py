@@ -60,15 +60,16 @@ CASES: dict[str, dict[str, Case]] = {
 class Ends(list[float]):
     """When each step ended."""
 
-    def __init__(self, case: Case) -> None:
+    def __init__(self, case: Case, now: Callable[[], float] = time.perf_counter) -> None:
         super().__init__()
+        self._now = now
         self._waited = SKIPPED, case["steps"] - 1
 
     def step(self, *_: Any) -> None:
         """Now; at the edges of what is measured, after all that the device was given."""
         if len(self) in self._waited and torch.cuda.is_initialized():
             torch.cuda.synchronize()
-        self.append(time.perf_counter())
+        self.append(self._now())
 
 
 def configured(case: Case, device: str, *, profile: bool = True, epochs: int | None = None) -> Config:

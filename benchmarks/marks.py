@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from laptime.recorder.autograd_graph import highest_nodes, sequence_number
 from laptime.recorder.backends import backend_of
 from laptime.recorder.timeline import HOST, Timeline
-from laptime.training import networks
+from laptime.training.networks import registry
 
 
 def microseconds(call: Callable[[], Any], count: int = 2000) -> float:
@@ -57,9 +57,9 @@ def cuda_ways() -> dict[str, float]:
 
 def walk_cost(name: str, device: str) -> tuple[float, int]:
     """Microseconds to find the first node of each of ten layers in a network's graph, and its size."""
-    network = networks.build(name).to(device)
+    network = registry.build(name).to(device)
     start = sequence_number()
-    output = network(torch.randn(2, *networks.default_input(name), device=device))
+    output = network(torch.randn(2, *registry.entry(name).input, device=device))
     output = output if isinstance(output, torch.Tensor) else output[0]
     loss = F.cross_entropy(output, torch.zeros(2, dtype=torch.long, device=device))
     nodes = sequence_number() - start

@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from torch import nn
 
 import laptime
-from laptime.recorder.clocks import FakeClock
+from laptime.recorder.backends import FakeClock
 from laptime.recorder.recorder import Recorder
 from laptime.recorder.timeline import HOST, LOSS, OPTIMIZERS, backward_code, forward_code
 

@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import nn
 from torch.optim import Optimizer
 
-from laptime.training.networks import build, default_input, num_classes
+from laptime.training.networks.registry import build, entry
 
 Batch = tuple[torch.Tensor, ...]
 Bound = Literal["device", "launch"]
@@ -152,8 +152,8 @@ Loss = Callable[[Batch], torch.Tensor]
 
 def _images(one: Configuration, device: torch.device) -> tuple[nn.Module, Batch, Loss]:
     network = build(one.network).to(device)
-    images = torch.randn(one.batch, *default_input(one.network), device=device)
-    labels = torch.randint(num_classes(one.network), (one.batch,), device=device)
+    images = torch.randn(one.batch, *entry(one.network).input, device=device)
+    labels = torch.randint(entry(one.network).classes, (one.batch,), device=device)
 
     def loss(batch: Batch) -> torch.Tensor:
         output = network(batch[0])

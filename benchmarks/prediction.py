@@ -110,7 +110,7 @@ def held_out(folder: Path) -> list[str]:
             step = predict_step(prepare(asked, speed.calibration), speed)
             error = step.step_s * 1e3 / float(row["step_ms"]) - 1
             errors[f"step, {row['precision']}, shapes unseen"].append(error)
-            if step.played.busy_s > GPU_BOUND * step.step_s:
+            if step.busy_s > GPU_BOUND * step.step_s:
                 errors[f"… {row['precision']}, GPU-bound, shapes unseen"].append(error)
     return [f"| {name} | {summary(found)} |" for name, found in errors.items()]
 

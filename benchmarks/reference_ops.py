@@ -7,8 +7,7 @@ import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from laptime.estimate.features import kernel_work
-from laptime.estimate.fit import TimedOperation
+from laptime.estimate.calibration import TimedOperation, kernel_work
 
 # The names of the measured operations -> the kinds of `laptime.ops`.
 _KINDS = {

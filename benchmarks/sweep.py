@@ -34,7 +34,7 @@ def main() -> None:
     shares = SHARES[options.shares]
     families = [replace(one, share=shares.get(one.name, 1)) for one in all_families()]
     if options.shares == "second":
-        convolutions.LAST["cuda"] = 0.5
+        convolutions.LAST["gpu"] = 0.5
     device = torch.device(options.device)
     rows = list(Sweep(device, seconds=options.seconds, families=families, seed=options.seed))
     write_rows(rows, options.out)

@@ -12,11 +12,11 @@ from dataclasses import dataclass, replace
 from functools import cache, partial
 
 from laptime import hardware
-from laptime.estimate.dataflow_step import Feed, feed
+from laptime.estimate.dataflow import Feed, feed
 from laptime.estimate.device_speed import speed_of
 from laptime.estimate.explain import kinds
 from laptime.estimate.largest_batch import largest
-from laptime.estimate.predict import predict
+from laptime.estimate.predict import predict, predict_all
 from laptime.hardware import Device
 from laptime.model import Workload
 from laptime.model.prediction import Prediction
@@ -64,9 +64,9 @@ def read(network: str, batch: int, mode: str = "training", optimizer: str = "mom
     return api.workload(made, input=(3, 224, 224), batch=batch, mode=mode, optimizer=optimizer, name=network)
 
 
-def sized(network: str, how: tuple[str, str], batch: int) -> Workload:
+def sized(network: str, how: tuple[str, str], batch: int, devices: Sequence[Device]) -> list[Prediction]:
     """A step of any batch, in a mode and with an optimizer."""
-    return read(network, batch, *how)
+    return predict_all(read(network, batch, *how), devices)
 
 
 def table(title: str, columns: Sequence[str], rows: Iterator[Sequence[str]]) -> None:

@@ -15,7 +15,7 @@ import torch
 
 from benchmarks import independent_trace, memory, own_work, slowdown
 from benchmarks.networks import Configuration, configuration, workload
-from laptime.recorder.environment import environment
+from laptime.recorder.backends import environment
 
 MEMORY = "memory"
 

@@ -4,6 +4,7 @@ import gc
 import random
 import subprocess
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -19,6 +20,56 @@ settings.register_profile(
     "random", derandomize=False, database=None, deadline=None, max_examples=500, print_blob=True
 )
 settings.load_profile("same")
+
+TESTS = Path(__file__).parent
+
+
+# Over ten seconds each, the longest first: begun last, one of them would keep a single process at the end.
+LONGEST = (
+    "browser/test_dashboard.py",
+    "files/test_fuzz.py",
+    "cli/test_run.py",
+    "training/launch/test_hosts.py",
+    "browser/test_report_page.py",
+    "recorder/test_saving.py",
+    "training/test_strategies_contract.py",
+    "bridges/test_children.py",
+    "training/test_zoo_learns.py",
+    "cases/test_harmless.py",
+    "cases/test_callbacks.py",
+    "cases/test_steps.py",
+    "recorder/test_faults.py",
+    "cli/test_calibrate.py",
+    "recorder/test_one_line_more.py",
+    "files/test_read.py",
+    "cli/test_train.py",
+    "training/launch/test_servers.py",
+)
+
+
+def pytest_collection_modifyitems(config, items):
+    """Under pytest-xdist, which shares out whole files in this order."""
+    if hasattr(config, "workerinput"):
+        place = {TESTS / file: number for number, file in enumerate(LONGEST)}
+        items.sort(key=lambda item: place.get(item.path, len(place)))
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)  # before pytest-timeout, so that waiting counts for nothing
+def pytest_runtest_protocol(item):
+    """Under pytest-xdist, a test marked `alone` waits until the other processes are between two tests."""
+    if not hasattr(item.config, "workerinput"):
+        return (yield)
+    import fcntl
+
+    alone = item.get_closest_marker("alone") is not None
+    with open(TESTS / "conftest.py") as gate, open(TESTS / "__init__.py") as room:
+        fcntl.flock(gate, fcntl.LOCK_EX)  # who waits for the room keeps the others from coming in before
+        fcntl.flock(room, fcntl.LOCK_EX if alone else fcntl.LOCK_SH)
+        fcntl.flock(gate, fcntl.LOCK_UN)
+        try:
+            return (yield)
+        finally:
+            fcntl.flock(room, fcntl.LOCK_UN)  # closing would not do where a child has the file open too
 
 
 @pytest.hookimpl(tryfirst=True)

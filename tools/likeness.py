@@ -15,6 +15,10 @@ GAP = "…"
 _BARS = re.compile("[█▉▊▋▌▍▎▏▒░▁▂▃▄▅▆▇·]+")
 _NUMBER = re.compile(r"[-+±<>]*\d[\d,]*(?:\.\d+)?(?:e[-+]?\d+)?")
 _WORDS = (
+    # Under load the budget leaves layer marks out of some steps, and the tables say which they are of.
+    (re.compile(r"(?<=in ms), in the # steps with layer times(?=, largest first)"), ""),
+    (re.compile(r"layer times are means over (?:the same # steps as the accounts|.*)$"), "LAYER STEPS"),
+    (re.compile(r"^\s*# ms in these, # ms in all$"), ""),
     (re.compile(r"\b(?:steady|noisy|unreliable)\b"), "VERDICT"),
     (re.compile(r"\b(?:cannot tell|faster|slower|no difference)(?=\n|$)"), "VERDICT"),
     (re.compile(r"(?<=# )(?:s|ms|µs)\b"), "UNIT"),

@@ -7,16 +7,57 @@ from __future__ import annotations
 
 import ast
 import io
+import os
 import subprocess
 import sys
 import tarfile
+import tempfile
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 LONG_FUNCTION = 40
+
+# Records a small run with the laptime on the path, makes its page, and counts the reads of part files.
+_COUNT_READS = """
+import collections, os, sys, warnings
+import pyarrow, pyarrow.parquet
+warnings.simplefilter("ignore")
+import torch, laptime
+
+folder, reads, path = sys.argv[1], collections.Counter(), ""
+network = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.Linear(8, 2))
+optimizer = torch.optim.SGD(network.parameters(), lr=0.1)
+with laptime.record(network, optimizer, out=f"{folder}/run", every_step=True) as recording:
+    for batch in recording.steps([torch.ones(4, 8)] * 30):
+        network(batch).sum().backward()
+        optimizer.step()
+
+class File(pyarrow.OSFile):
+    def __init__(self, name, *arguments, **options):
+        global path
+        path = os.fsdecode(name)
+
+class ParquetFile(pyarrow.parquet.ParquetFile):
+    def __init__(self, *arguments, **options):
+        super().__init__(*arguments, **options)
+        self.table = os.path.basename(os.path.dirname(path))
+
+def counted(method):
+    def read(self, *arguments, **options):
+        reads[self.table] += 1
+        return method(self, *arguments, **options)
+    return read
+
+for name in ("read", "read_row_group", "read_row_groups", "iter_batches"):
+    setattr(ParquetFile, name, counted(getattr(ParquetFile, name)))
+pyarrow.OSFile, pyarrow.parquet.ParquetFile = File, ParquetFile
+laptime.load(f"{folder}/run").report(f"{folder}/page.html")
+print(reads["steps"], reads["layers"])
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,36 +69,44 @@ class Source:
     tree: ast.Module
 
 
-def working_tree() -> dict[str, str]:
-    """Python files of the package by their path under src."""
-    folder = ROOT / "src"
-    return {path.relative_to(folder).as_posix(): path.read_text() for path in folder.rglob("*.py")}
+@contextmanager
+def package_folder(revision: str | None) -> Iterator[Path]:
+    """The folder `src` as it is now, or as a commit has it."""
+    if revision is None:
+        yield ROOT / "src"
+        return
+    command = ["git", "archive", revision, "src"]
+    archive = subprocess.run(command, cwd=ROOT, capture_output=True, check=True).stdout
+    with tempfile.TemporaryDirectory() as folder, tarfile.open(fileobj=io.BytesIO(archive)) as tar:
+        tar.extractall(folder, filter="data")
+        yield Path(folder) / "src"
 
 
-def revision(name: str) -> dict[str, str]:
-    """The same of a commit."""
-    archive = subprocess.run(
-        ["git", "archive", name, "src"], cwd=ROOT, capture_output=True, check=True
-    ).stdout
-    texts = {}
-    with tarfile.open(fileobj=io.BytesIO(archive)) as tar:
-        for member in tar.getmembers():
-            file = tar.extractfile(member) if member.name.endswith(".py") else None
-            if file is not None:
-                texts[member.name.removeprefix("src/")] = file.read().decode()
-    return texts
-
-
-def sources(texts: Mapping[str, str]) -> list[Source]:
+def sources(folder: Path) -> list[Source]:
     """The modules, parsed."""
+    paths = sorted(folder.rglob("*.py"))
+    names = [path.relative_to(folder).as_posix() for path in paths]
     return [
         Source(
-            name=path.removesuffix(".py").removesuffix("/__init__").replace("/", "."),
+            name=name.removesuffix(".py").removesuffix("/__init__").replace("/", "."),
             text=text,
             tree=ast.parse(text),
         )
-        for path, text in sorted(texts.items())
+        for name, text in zip(names, (path.read_text() for path in paths), strict=True)
     ]
+
+
+def reads_for_a_page(folder: Path) -> str:
+    """How often the rows of `steps` and of `layers` are read to make the page of a small run."""
+    with tempfile.TemporaryDirectory() as out:
+        done = subprocess.run(
+            [sys.executable, "-c", _COUNT_READS, out],
+            env={**os.environ, "PYTHONPATH": str(folder)},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+    return ", ".join(done.stdout.split()[-2:]) if done.returncode == 0 else "not counted"
 
 
 def measures(modules: list[Source]) -> dict[str, str]:
@@ -79,6 +128,7 @@ def measures(modules: list[Source]) -> dict[str, str]:
     return {
         "files": f"{len(modules):,}",
         "lines": f"{sum(module.text.count(chr(10)) for module in modules):,}",
+        "of these code": f"{sum(map(_code_lines, modules)):,}",
         "dict[str, Any]": f"{sum(module.text.count('dict[str, Any]') for module in modules):,}",
         "look-ups by a string": f"{sum(map(_string_lookups, modules)):,}",
         "class names defined twice": str(sum(count > 1 for count in classes.values())),
@@ -91,6 +141,19 @@ def measures(modules: list[Source]) -> dict[str, str]:
         "median function": f"{lengths[len(lengths) // 2]} lines",
         "modules in import cycles": str(len(_in_cycles(modules))),
     }
+
+
+def _code_lines(module: Source) -> int:
+    """Lines that are neither blank nor a comment, a docstring or an import at the top."""
+    lines = module.text.splitlines()
+    other = {number for number, line in enumerate(lines, 1) if not line.strip() or line.strip()[0] == "#"}
+    for node in ast.walk(module.tree):
+        body = node.body if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef) else []
+        for inner in body:
+            text = isinstance(inner, ast.Expr) and isinstance(inner.value, ast.Constant)
+            if text or (node is module.tree and isinstance(inner, ast.Import | ast.ImportFrom)):
+                other |= set(range(inner.lineno, (inner.end_lineno or inner.lineno) + 1))
+    return len(lines) - len(other)
 
 
 def _function_nodes(tree: ast.AST) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]:
@@ -184,8 +247,13 @@ def _top(tree: ast.Module) -> list[ast.stmt]:
 
 def main() -> None:
     """Print the table."""
-    columns = {name: measures(sources(revision(name))) for name in sys.argv[1:]}
-    columns["working tree"] = measures(sources(working_tree()))
+    columns = {}
+    for revision in (*sys.argv[1:], None):
+        with package_folder(revision) as folder:
+            columns[revision or "working tree"] = {
+                **measures(sources(folder)),
+                "reads of steps, layers for a page": reads_for_a_page(folder),
+            }
     rows = [
         ("", *columns),
         *((name, *(column[name] for column in columns.values())) for name in columns["working tree"]),

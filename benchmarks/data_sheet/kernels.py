@@ -13,9 +13,9 @@ from numpy.typing import NDArray
 
 from benchmarks.data_sheet.keep import kept
 from benchmarks.data_sheet.rows import Measured, measured
+from laptime.estimate.calibration import Work
 from laptime.estimate.datasheet_transfer import NARROW, VECTOR, WIDE, Traits, parts, traits
 from laptime.estimate.device_speed import shipped
-from laptime.estimate.features import Work
 from laptime.estimate.op_times import UPDATE_SHARE, UPDATE_TENSOR_US, prepare
 from laptime.model import Account, Phase, Workload
 
@@ -126,7 +126,7 @@ def _step(workload: Workload) -> Step:
     counts: dict[tuple[str, Work, bool], int] = defaultdict(int)
     places: dict[tuple[str, Work, bool], int] = {}
     for place, (operation, work, sort) in enumerate(
-        zip(operations, prepared.works, prepared.sorts, strict=True)
+        zip(operations, prepared.works, prepared.work_classes, strict=True)
     ):
         if operation.account is Account.LOSS and workload.network.startswith("torch7"):
             continue  # there was none

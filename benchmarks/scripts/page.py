@@ -56,7 +56,7 @@ def page(outcomes: Sequence[Outcome], *, date: str, command: str, rounds: int) -
 
 
 def _introduction(date: str, command: str, rounds: int) -> str:
-    from laptime.recorder.environment import environment
+    from laptime.recorder.backends import environment
 
     machine = environment()
     return (

@@ -27,10 +27,10 @@ if TYPE_CHECKING:
 def __getattr__(name: str) -> Any:
     # Imported on first use: `import laptime` and `laptime --help` must not wait for torch.
     if name in __all__:
-        from laptime.bridges.trainers import TRAINERS
+        from laptime.bridges import TRAINERS
 
         api = import_module("laptime.api")  # which also lets a run draw itself
-        bridges = {one.callback: one.bridge for one in TRAINERS}
+        bridges = {trainer.callback: trainer.bridge for trainer in TRAINERS}
         return getattr(import_module(bridges[name]) if name in bridges else api, name)
     raise AttributeError(f"module 'laptime' has no attribute {name!r}")
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import cache, partial
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from laptime.runs import Run, load
-from laptime.runs.locations import default_out
+from laptime.runs.directory import default_out
 
 if TYPE_CHECKING:
     from laptime.estimate.largest_batch import Largest
@@ -15,23 +17,23 @@ if TYPE_CHECKING:
     from laptime.model import Workload
     from laptime.model.prediction import Prediction
     from laptime.recorder.arguments import Networks, Optimizers
-    from laptime.recorder.clocks import Clock
+    from laptime.recorder.backends import Clock
     from laptime.recorder.layer_division import Granularity
     from laptime.recorder.recorder import Recorder
 
-__all__ = ["Run", "default_out", "load", "predict", "record", "workload"]
+__all__ = ["Run", "largest_batch", "load", "predict", "record", "workload"]
 
 
 class _Viewer:
     """Renders a run; imports the renderers on first use."""
 
     def report(self, run: Run, out: Path | str | None) -> Path:
-        from laptime.render.html.write import write_report
+        from laptime.render.html.run_page import write_report
 
-        return write_report([run], out)
+        return write_report(run, out)
 
     def html(self, run: Run) -> str:
-        from laptime.render.html.notebook import notebook
+        from laptime.render.html.run_page import notebook
 
         return notebook(run)
 
@@ -198,7 +200,7 @@ def largest_batch(
 ) -> Largest:
     """The most samples of a step that fit a device, with the prediction of that step.
 
-    The options are those of `predict`. `batch` is 0 if not even one fits, None if the memory is unknown.
+    Options as for `predict`. `batch` is 0 if not even one fits, None if the memory is unknown.
     """
     from laptime.estimate import device_speed
     from laptime.estimate.largest_batch import largest
@@ -208,4 +210,35 @@ def largest_batch(
         input=input, precision=precision, mode=mode, optimizer=optimizer, loss=loss, layers=layers
     )
     target = prediction_target(network, options)
-    return largest(target.read, [device_speed.device(device)], gpus=gpus)[0]
+    return largest(partial(target.predict, gpus=gpus), [device_speed.device(device)])[0]
+
+
+class ZooWorkloads(Mapping[str, "Callable[[int, str], Workload]"]):
+    """By name of a network of the zoo, a function that reads its training step at a batch and precision.
+
+    torch is imported when the first is asked for.
+    """
+
+    def __getitem__(self, name: str) -> Callable[[int, str], Workload]:
+        """The reader of a network."""
+        if name not in _zoo_names():
+            raise KeyError(name)
+        return lambda batch, precision: workload(name, batch=batch, precision=precision)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(_zoo_names())
+
+    def __len__(self) -> int:
+        return len(_zoo_names())
+
+
+def zoo_workloads() -> ZooWorkloads | None:
+    """None where torch is absent; it is looked for, not imported."""
+    return ZooWorkloads() if find_spec("torch") is not None else None
+
+
+@cache
+def _zoo_names() -> tuple[str, ...]:
+    from laptime.training.networks.registry import entries
+
+    return tuple(entries())

@@ -31,6 +31,7 @@ LaptimeError
 ├── DataError                 data that cannot be read, found or synchronised
 │   └── UnreadableImage       in training/data/images.py: one file of a folder
 ├── TrainingError             a training cannot start or go on
+│   └── RanksFailed           in training/launch/local_ranks.py: the ranks of this machine
 └── MissingExtra              an optional package is not installed
 """
 

@@ -10,7 +10,7 @@ _MARKS = """() => {
   const kinds = {
     lines: ".scatterlayer path.js-line", points: ".scatterlayer .points path, .boxlayer .points path",
     bars: ".barlayer .point path", slices: ".treemaplayer .slice path.surface", boxes: ".boxlayer path.box",
-    fills: ".scatterlayer path.js-fill", ticks: ".xtick text, .ytick text",
+    cells: ".heatmaplayer image", fills: ".scatterlayer path.js-fill", ticks: ".xtick text, .ytick text",
   };
   const found = {};
   for (const plot of document.querySelectorAll(".plot")) {
@@ -35,7 +35,7 @@ _SHOW = """(text) => {
   delete document.body.dataset.drawn;
   window.laptime.drawAll();
 }"""
-_SHAPES = ("lines", "points", "bars", "slices", "boxes")
+_SHAPES = ("lines", "points", "bars", "slices", "boxes", "cells")
 
 
 class Looked:

@@ -124,7 +124,7 @@ def test_arrows_move_through_the_list_and_enter_opens_a_run(listed):
     listed.drawn()
     assert listed.words("h1") == "everything finished"
     assert listed.marks()["layers"]["bars"] == 3 * len(page_runs.NESTED)
-    assert len(listed.figures()) == 16  # as many as the report has
+    assert len(listed.figures()) == 17  # as many as the report has
     page.click("text=All runs")
     page.wait_for_url("**:*/")
 

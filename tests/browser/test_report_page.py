@@ -1,30 +1,40 @@
 import pytest
 
-from laptime.render.html.render import environment
-from laptime.render.html.run_page import run_page
-from laptime.render.html.write import write_report
+from laptime.render.html.page import render
+from laptime.render.html.run_page import run_page, write_report
 from laptime.runs import load
 from laptime.views.palette import MANY
 from tests.browser.looking import Looked
 from tests.views import page_runs
 
 ALL = [
-    *("books", "step-time", "accounts", "spread", "layers", "forward-backward", "treemap", "iterations"),
+    *(
+        "books",
+        "step-time",
+        "accounts",
+        "spread",
+        "ranks-steps",
+        "layers",
+        "forward-backward",
+        "treemap",
+        "iterations",
+    ),
     *("one-layer", "total-profiled", "percentage-error", "timeline", "memory", "loss", "accuracy"),
     "profiling",
 ]
+OF_ONE_RANK = [name for name in ALL if name != "ranks-steps"]
 LIGHT = ("rgb(29, 35, 41)", "rgb(251, 251, 250)")  # letters of a figure, and the page behind it
 DARK = ("rgb(230, 233, 236)", "rgb(20, 23, 26)")
 
 
 @pytest.fixture(scope="package")
 def everything(folder):
-    return write_report([load(page_runs.everything(folder / "everything"))], folder / "everything.html")
+    return write_report(load(page_runs.everything(folder / "everything")), folder / "everything.html")
 
 
 @pytest.fixture(scope="package")
 def hostile(folder):
-    return write_report([load(page_runs.hostile(folder / "hostile"))], folder / "hostile.html")
+    return write_report(load(page_runs.hostile(folder / "hostile")), folder / "hostile.html")
 
 
 @pytest.fixture(scope="module")
@@ -41,7 +51,7 @@ def rich(_rich_page):
 
 @pytest.fixture(scope="module")
 def _odd_page(look_once, folder):
-    return look_once(write_report([load(page_runs.no_steps(folder / "empty"))], folder / "empty.html"))
+    return look_once(write_report(load(page_runs.no_steps(folder / "empty")), folder / "empty.html"))
 
 
 @pytest.fixture
@@ -130,6 +140,25 @@ def test_tab_reaches_the_skip_link_first_and_a_selector_next_from_the_figure_bef
     assert rich.page.evaluate(focused) == "accuracy"
 
 
+def test_the_toolbar_of_a_figure_does_not_cover_its_legend(rich):
+    apart = """(plots) => plots.map((plot) => {
+      const box = (part) => plot.querySelector(part)?.getBoundingClientRect();
+      const legend = box(".legend"), bar = box(".modebar");
+      return legend && [plot.dataset.figure, bar.height > 0 && bar.bottom <= legend.top];
+    }).filter(Boolean)"""
+    for size in (
+        {"width": 1280, "height": 900},
+        {"width": 400, "height": 800},
+        {"width": 1280, "height": 900},
+    ):
+        rich.page.set_viewport_size(size)  # before: it has Plotly draw anew as well
+        rich.page.evaluate("() => { delete document.body.dataset.drawn; window.laptime.drawAll(); }")
+        rich.drawn()
+        told = dict(rich.page.eval_on_selector_all(".plot", apart))
+        assert {"step-time", "books", "layers", "loss"} <= set(told)
+        assert all(told.values()), told
+
+
 def test_no_figure_offers_to_send_itself_anywhere(rich):
     offered = set(rich.page.eval_on_selector_all(".modebar-btn", "(all) => all.map((b) => b.dataset.title)"))
     assert offered == {"Download plot as a PNG", "Zoom", "Pan", "Zoom in", "Zoom out", "Reset axes"}
@@ -187,7 +216,7 @@ def test_layers_are_told_apart_by_colour_in_the_order_of_their_time(rich):
 def test_a_telephone_does_not_scroll_sideways(look, hostile):
     with look(hostile, width=390) as seen:
         assert seen.overflow() == 0
-        assert seen.figures() == ALL
+        assert seen.figures() == OF_ONE_RANK
         wide = "(one) => one.getBoundingClientRect().width"
         assert seen.page.eval_on_selector("#plot-layers .gridlayer", wide) > 150  # beside names of 34 letters
         assert "…error=alert(1)>" in seen.texts("#plot-layers .ytick text")
@@ -209,7 +238,7 @@ def test_the_report_of_a_training_shows_its_roofline_and_its_memory(look, record
 def test_hostile_names_make_no_element_and_no_script(attacked):
     page = attacked.page
     assert page.locator("main img, main b, main i, .plot image").count() == 0
-    assert page.locator("script").count() == 2 + len(ALL)  # Plotly's, ours, and data
+    assert page.locator("script").count() == 2 + len(OF_ONE_RANK)  # Plotly's, ours, and data
     assert page.locator("[onmouseover], [onerror], a[href^=javascript]").count() == 0
 
 
@@ -248,7 +277,7 @@ def test_a_name_of_300_letters_leaves_room_for_the_figure(attacked):
 @pytest.mark.parametrize("make", page_runs.ODD, ids=lambda make: make.__name__)
 def test_an_odd_run_is_drawn_and_says_what_is_odd(odd, folder, make):
     page = run_page(load(make(folder / make.__name__)))
-    odd.show(environment().get_template("sections.html").render(page=page))
+    odd.show(render("sections.html", page=page))
     assert odd.figures() == [figure.name for section in page.sections for figure in section.figures]
     assert page_runs.ODD[make] in odd.words("main")
     assert odd.overflow() == 0

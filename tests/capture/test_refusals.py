@@ -138,6 +138,15 @@ def test_a_custom_operation_without_a_fake_one_is_named():
 def test_a_custom_operation_with_a_fake_one_is_read():
     found = api.workload(Between(shaped), input=(4,), batch=2)
     assert found.layers == ("first", "second")
+    (mine,) = [one for one in found.operations if one.name == "laptime_tests.shaped"]
+    assert (mine.kind, mine.covered, mine.layer) == ("other", False, "first")
+    assert mine.read == mine.written > 0
+
+
+def test_a_custom_operation_that_no_kind_claims_is_listed_as_uncovered_by_predictions():
+    made = api.predict(Between(shaped), input=(4,), batch=2)
+    assert made.uncovered["laptime_tests.shaped"] > 0
+    assert not api.predict(Between(lambda x: x * 2), input=(4,), batch=2).uncovered
 
 
 def test_whatever_a_network_raises_is_one_line_with_its_cause():

@@ -11,7 +11,8 @@ from laptime import hardware, microbench
 from laptime.cli import app
 from laptime.errors import CalibrationError, UnknownDevice
 from laptime.estimate import device_speed
-from laptime.microbench.stopwatch import HostStopwatch
+from laptime.microbench.calibrate import KindError
+from laptime.microbench.run import HostStopwatch
 
 
 @pytest.fixture
@@ -60,7 +61,7 @@ def test_a_calibration_is_saved_where_predictions_look(calibrated, monkeypatch):
     assert known.name == found["device"] == calibration.device
     assert calibration.facts["host"] == "device"
     assert calibration.facts["environment"]["torch"]
-    assert device_speed.basis(calibration) == f"calibration of {found['date']}"
+    assert calibration.basis == f"calibration of {found['date']}"
     assert known.memory_bandwidth == pytest.approx(found["bandwidth"])
     assert known.peak("fp32") == pytest.approx(found["peaks"]["float32"])
 
@@ -118,12 +119,12 @@ def test_without_a_calibration_the_machine_at_hand_is_not_known():
 def test_the_user_s_own_calibration_goes_before_the_shipped_one(calibrations):
     h200 = hardware.device("h200")
     shipped = device_speed.speed_of(h200).calibration
-    assert device_speed.basis(shipped) == "calibration of h200"
+    assert shipped.basis == "calibration of h200"
     calibrations.mkdir(parents=True)
     replace(shipped, facts={"date": "2026-11-15"}).save(calibrations / "h200.npz")
     own = device_speed.speed_of(h200)
     assert own.measured
-    assert device_speed.basis(own.calibration) == "calibration of 2026-11-15"
+    assert own.calibration.basis == "calibration of 2026-11-15"
 
 
 def test_the_newest_calibration_of_a_cpu_is_meant(calibrations):
@@ -139,14 +140,18 @@ def test_the_newest_calibration_of_a_cpu_is_meant(calibrations):
 def test_a_sweep_without_a_product_gives_no_peak_of_0():
     import torch
 
-    from laptime.cli.calibrate import _figures
     from laptime.microbench import SweepRow
+    from laptime.microbench.calibrate import figures
     from laptime.model import Operation, Phase
 
     copied = Operation(name="aten.clone", kind="copy", phase=Phase.FORWARD, layer="", dtype="float32", read=8)
     row = SweepRow(operation=copied, device_us=1.0, host_us=0.0, calls=3)
     with pytest.raises(CalibrationError, match="give more --seconds"):
-        _figures([row], torch.device("cpu"))
+        figures([row], torch.device("cpu"))
+
+
+def a_kind(name):
+    return KindError(kind=name, dtype="float32", rows=30, median_error=0.1, model=True)
 
 
 def test_kinds_that_nearly_every_network_has_are_asked_for():
@@ -154,21 +159,21 @@ def test_kinds_that_nearly_every_network_has_are_asked_for():
     from laptime.ops.registry import kinds as known
 
     common = [name for name, kind in known().items() if kind.common]
-    kinds = [{"kind": kind, "dtype": "float32", "model": True} for kind in ("mm", *common)]
+    kinds = [a_kind(kind) for kind in ("mm", *common)]
     assert _advice(kinds, 20) is None
-    few = [{**one, "model": one["kind"] != "mm"} for one in kinds]
+    few = [replace(kind, model=kind.kind != "mm") for kind in kinds]
     assert "too few rows for mm" in _advice(few, 20)
     assert "give more --seconds" in _advice(few, 20)
     assert "--seconds" not in _advice(few, 120)
 
 
-def test_kinds_without_a_model_are_counted_rather_than_listed(capsys, tmp_path):
-    from laptime.cli.calibrate import _print
+def test_kinds_without_a_model_are_counted_rather_than_listed(tmp_path):
+    from laptime.cli.calibrate import _lines
 
-    one = {"kind": "mm", "dtype": "float32", "rows": 30, "median_error": 0.1, "model": True}
-    none = {**one, "kind": "pool", "rows": 3, "median_error": None, "model": False}
-    _print({"device": "mine", "rows": 33, "kinds": [one, none], "file": tmp_path, "rows_file": tmp_path})
-    told = capsys.readouterr().out
+    one = a_kind("mm")
+    none = replace(one, kind="pool", rows=3, median_error=None, model=False)
+    document = {"device": "mine", "rows": 33, "kinds": [one, none], "file": tmp_path, "rows_file": tmp_path}
+    told = " ".join(line.plain for line in _lines(document, 100))
     assert "pool" not in told
     assert "error" in told
     assert "10%" in told

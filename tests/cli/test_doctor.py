@@ -3,7 +3,7 @@ import sys
 
 import pytest
 
-from laptime.cli.doctor_checks import STEADY_MALLOC, advice, usable_cores
+from laptime.recorder.machine import STEADY_MALLOC, advice, usable_cores
 
 FOUND = {
     "cores": {"usable": 2, "all": 2, "load": 0.0},

@@ -18,7 +18,9 @@ def count(
 ) -> Outcome:
     """Count words."""
     long = [word for word in words if len(word) > longest]
-    return Outcome(document={"words": len(words)}, show=lambda: print("words:", len(words)), status=len(long))
+    return Outcome(
+        document=lambda: {"words": len(words)}, lines=lambda _: [f"words: {len(words)}"], status=len(long)
+    )
 
 
 @app.command()

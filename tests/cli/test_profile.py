@@ -5,9 +5,11 @@ from dataclasses import dataclass
 import pytest
 import torch
 
-from laptime.cli import synthetic
+from laptime.cli.options import samples
 from laptime.cli.profile import traced_steps
 from laptime.runs import load
+from laptime.training.profiled_network import first_tensor, made_up_loss
+from laptime.training.target import Sample
 
 MODULE = """
 import torch
@@ -145,16 +147,15 @@ def test_a_directory_that_holds_a_run_is_not_overwritten(laptime, run):
 @pytest.mark.parametrize(
     ("text", "sample"),
     [
-        ("3x224x224", synthetic.Sample(shape=(3, 224, 224))),
-        ("10", synthetic.Sample(shape=(10,))),
-        ("int64:128", synthetic.Sample(shape=(128,), dtype="int64")),
-        ("128@50", synthetic.Sample(shape=(128,), dtype="int64", ids=50)),
-        ("BFloat16:2x2", synthetic.Sample(shape=(2, 2), dtype="bfloat16")),
+        ("3x224x224", Sample(shape=(3, 224, 224))),
+        ("10", Sample(shape=(10,))),
+        ("int64:128", Sample(shape=(128,), dtype="int64")),
+        ("128@50", Sample(shape=(128,), dtype="int64", ids=50)),
+        ("BFloat16:2x2", Sample(shape=(2, 2), dtype="bfloat16")),
     ],
 )
 def test_the_notation_of_a_sample_reads_back(text, sample):
-    assert synthetic.parse(text) == sample
-    assert synthetic.parse(str(sample)) == sample
+    assert samples([text, str(sample)]) == [sample, sample]
 
 
 Output = namedtuple("Output", "main auxiliary")
@@ -182,13 +183,13 @@ IDS = torch.zeros(2, dtype=torch.long)
     ],
 )
 def test_the_first_scores_are_found_in_any_output(output):
-    assert synthetic.first_tensor(output) is SCORES
+    assert first_tensor(output) is SCORES
 
 
 @pytest.mark.parametrize("shape", [(), (4,), (4, 3), (4, 7, 3), (4, 3, 8, 8)])
 def test_every_shape_of_output_has_a_loss(shape):
     scores = torch.randn(shape, requires_grad=True)
-    loss = synthetic.loss(scores)
+    loss = made_up_loss(scores)
     loss.backward()
     assert loss.dim() == 0
     assert scores.grad.shape == shape

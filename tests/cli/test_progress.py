@@ -1,13 +1,13 @@
 import pytest
 
-from laptime.cli import progress as module
-from laptime.cli.progress import progress, waiting
+from laptime.cli import outcome
+from laptime.cli.outcome import progress, waiting
 
 
 @pytest.fixture
 def terminal(monkeypatch):
     monkeypatch.setenv("TERM", "xterm-256color")  # rich draws no bar on a dumb one
-    monkeypatch.setattr(module, "_on_terminal", lambda: True)
+    monkeypatch.setattr(outcome, "_on_terminal", lambda: True)
     monkeypatch.setenv("FORCE_COLOR", "1")  # which makes `rich` draw, too
 
 

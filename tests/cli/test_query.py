@@ -65,3 +65,11 @@ def test_a_file_is_read_with_unsafe_alone(laptime, run, tmp_path):
     assert "unless --unsafe is given" in refused.stderr
     done = laptime("query", sql, "--unsafe", "--json")
     assert json.loads(done.stdout)["rows"] == [{"a": 5}]
+
+
+def test_an_empty_query_is_told_in_one_line(laptime, run):
+    for sql in ("", "  \n", ";"):
+        done = laptime("query", sql)
+        assert done.exit_code == 2
+        assert done.stdout == ""
+        assert done.stderr == 'laptime: the query is empty; give SQL such as "SELECT * FROM runs"\n'

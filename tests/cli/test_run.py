@@ -1,7 +1,9 @@
 import json
+import subprocess
 import sys
 
 import pytest
+from tests.cli.conftest import ENTRY_POINT
 
 from laptime.runs import load
 
@@ -163,3 +165,81 @@ def test_argv_is_left_as_it_was(laptime, engine):
     before = list(sys.argv)
     laptime("run", "x.py", "y")
     assert sys.argv == before
+
+
+FAILS = """
+import torch
+from torch import nn
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(8, 2)
+
+    def forward(self, x):
+        if len(x) == 3:
+            raise ValueError("inside")
+        return self.layer(x)
+
+network = Net()
+optimizer = torch.optim.SGD(network.parameters(), lr=0.1)
+
+def train():
+    for size in (4, 4, 4, 3):
+        network(torch.randn(size, 8)).sum().backward()
+        optimizer.step()
+
+try:
+    train()
+except ValueError as error:
+    raise RuntimeError("outside") from error
+"""
+
+
+def test_a_traceback_begins_at_the_script_and_has_no_frame_of_laptime(process, tmp_path):
+    (tmp_path / "fails.py").write_text(FAILS)
+    done = process("run", "--every-step", "--out", "mine", "fails.py")
+    assert done.returncode == 1
+    told, _, _ = done.stderr.partition("\nlaptime: ")
+    first, second = told.split("\nThe above exception was the direct cause of the following exception:\n\n")
+    for traceback, error in ((first, "ValueError: inside"), (second, "RuntimeError: outside")):
+        head, begin, *_, last = traceback.strip().splitlines()
+        assert head == "Traceback (most recent call last):"
+        assert begin.startswith(f'  File "{tmp_path / "fails.py"}", line ')
+        assert last == error
+    assert "/laptime/" not in told.replace(str(tmp_path), "")
+
+
+INTERRUPTED = """
+import os, signal, time
+def work():
+    os.kill(os.getpid(), signal.SIGINT)
+    time.sleep(9)
+work()
+"""
+
+
+def test_ctrl_c_shows_the_script_s_traceback_as_python_would(process, tmp_path):
+    script = tmp_path / "interrupted.py"
+    script.write_text(INTERRUPTED)
+    done = process("run", "--out", "mine", script)
+    python = subprocess.run([sys.executable, script], capture_output=True, text=True, check=False)
+    assert done.returncode == 130
+    assert done.stderr == python.stderr
+    assert done.stderr.endswith("KeyboardInterrupt\n")
+
+
+def test_a_syntax_error_and_an_own_hook_are_told_as_python_would(process, tmp_path):
+    (tmp_path / "bad.py").write_text("def f(:")
+    done = process("run", "--out", "mine", tmp_path / "bad.py")
+    python = subprocess.run(
+        [sys.executable, tmp_path / "bad.py"], capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stderr) == (1, python.stderr)
+    (tmp_path / "hook.py").write_text("import sys\nsys.excepthook = lambda *_: print('my own')\n1 / 0\n")
+    assert process("run", "--out", "mine", "hook.py").stdout == "my own\n"
+
+
+def test_the_command_to_type_next_works_where_this_one_was_typed(process):
+    done = process("run", "--out", "mine", "train.py", PATH="/usr/bin:/bin")
+    assert done.stderr.splitlines()[-1] == f"  {ENTRY_POINT} show mine shows all of it"

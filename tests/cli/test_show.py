@@ -1,10 +1,10 @@
 import json
 import re
 
-from tests.runs.samples import HOSTILE, a_finished_run
+from tests.runs.samples import HOSTILE, a_finished_run, a_network, a_step, start
 from tests.views.views import losing
 
-from laptime.runs import load
+from laptime.runs import load, schema
 from laptime.views.run_document import content
 
 
@@ -147,3 +147,16 @@ def test_a_file_that_is_no_prediction_is_told_in_one_line(laptime, tmp_path):
         done = laptime("show", "p.json")
         assert (done.exit_code, done.stderr.count("\n")) == (1, 1)
         assert "is no prediction" in done.stderr
+
+
+def test_epochs_and_updates_are_told_where_the_run_has_them(laptime, tmp_path):
+    writer = start(tmp_path / "run")
+    writer.network(a_network(["fc"]))
+    steps = [a_step(n, epoch=n // 4, optimizer_step=(n + 1) // 2) for n in range(12)]
+    writer.append("steps", schema.steps.table(steps))
+    writer.close("finished", {})
+    told = laptime("show", tmp_path / "run").stdout
+    assert "· 3 epochs" in told
+    assert "6 optimizer updates" in told
+    (shown,) = json.loads(laptime("show", tmp_path / "run", "--json").stdout)["runs"]
+    assert (shown["train"]["epochs"], shown["train"]["updates"]) == (3, 6)

@@ -15,6 +15,7 @@ VERBS = (
     "demo",
     "run",
     "train",
+    "launch",
     "profile",
     "show",
     "compare",

@@ -4,7 +4,7 @@ from tools.reference import PAGE, reference
 from tools.reference.phrases import DOCUMENT, SHOWN
 
 import laptime
-from laptime.runs.run import read_document
+from laptime.runs.document import read_document
 from laptime.views.run_document import content
 from tests.runs.samples import a_finished_run
 

@@ -42,6 +42,7 @@ def a_run(
     config=None,
     status="finished",
     jitter=lambda layer, number: 1.0,
+    accumulate=1,
 ):
     """A run of `a_workload` whose layers took what `times` makes of their predictions for an H200."""
     asked = workload or a_workload()
@@ -55,6 +56,8 @@ def a_run(
             each = zip(Phase, (one.forward_s, one.backward_s, one.update_s), strict=True)
             for phase, seconds in each:
                 spent = times(one.layer, phase, seconds) * jitter(one.layer, number)
+                if phase is Phase.UPDATE and number % accumulate:
+                    continue
                 if spent and (stage is Stage.TRAIN or phase is Phase.FORWARD):
                     whole += spent
                     rows.append(
@@ -72,6 +75,7 @@ def a_run(
             Step(
                 stage=stage,
                 step=number,
+                optimizer_step=number // accumulate,
                 start_s=float(number),
                 wall_s=whole + rest_s + waiting_s,
                 forward_s=whole,

@@ -9,10 +9,8 @@ from benchmarks.reference_ops import read
 
 from laptime import hardware
 from laptime.errors import CalibrationError
-from laptime.estimate.calibration import LAUNCH_US, Calibration
+from laptime.estimate.calibration import LAUNCH_US, Calibration, TimedOperation, fit, kernel_work
 from laptime.estimate.device_speed import Speed
-from laptime.estimate.features import kernel_work
-from laptime.estimate.fit import TimedOperation, fit
 from laptime.estimate.op_times import predict_step, prepare
 from laptime.estimate.predict import bottleneck
 from laptime.model import Memory, Operation, Phase, Workload
@@ -86,7 +84,7 @@ def test_workspaces_and_the_hosts_times_survive_a_file(tmp_path):
     assert again.workspace_bytes(works) == pytest.approx([2 * work.bytes for work in works], rel=0.2)
     assert again.host_us == {"convolution/float32": (31.0, 0.0), "recurrent/float32": (40.0, 7.5)}
     sizes = {"b": 8, "s": 10, "i": 32, "h": 32, "l": 1, "gates": 4, "directions": 1}
-    assert again.handed_us(kernel_work("recurrent", "float32", sizes, 1)) == (40.0, 9 * 7.5)
+    assert again.launch_us(kernel_work("recurrent", "float32", sizes, 1)) == (40.0, 9 * 7.5)
 
 
 def products(count, size=8):
@@ -126,15 +124,15 @@ def step_with(calibration, host_us, **form):
 
 def test_a_step_bound_by_the_host_takes_as_much_longer_as_its_host_does(calibration):
     fast, slow = (step_with(calibration, host_us) for host_us in (20.0, 40.0))
-    assert fast.played.busy_s == slow.played.busy_s < fast.step_s / 2
+    assert fast.busy_s == slow.busy_s < fast.step_s / 2
     assert slow.step_s == pytest.approx(2 * fast.step_s)
-    assert slow.step_s == pytest.approx(slow.played.host_s)
+    assert slow.step_s == pytest.approx(slow.host_s)
 
 
 def test_a_host_that_takes_the_whole_step_is_the_bottleneck_though_the_device_hardly_waits(calibration):
     busy = step_with(calibration, 50.0, size=1024)
-    assert busy.played.busy_s > 0.85 * busy.step_s
-    assert busy.played.host_s == pytest.approx(busy.step_s)
+    assert busy.busy_s > 0.85 * busy.step_s
+    assert busy.host_s == pytest.approx(busy.step_s)
     assert bottleneck(busy).startswith("the host: it takes all of the step, and the device waits for it")
     idle = step_with(calibration, 20.0, size=4096)
     assert bottleneck(idle).startswith("matrix products")
@@ -142,7 +140,7 @@ def test_a_host_that_takes_the_whole_step_is_the_bottleneck_though_the_device_ha
 
 def test_a_step_bound_by_the_device_takes_the_same_with_a_slower_host(calibration):
     fast, slow = (step_with(calibration, host_us, size=4096) for host_us in (20.0, 40.0))
-    assert slow.played.host_s == pytest.approx(2 * fast.played.host_s)
+    assert slow.host_s == pytest.approx(2 * fast.host_s)
     assert slow.step_s == pytest.approx(fast.step_s, rel=1e-9)
 
 
@@ -175,12 +173,12 @@ def test_a_host_that_is_the_device_hands_nothing_over():
     alone = fit(swept(0.5), device="cpu", peaks=PEAKS, bandwidth=4.8e12, facts={"host": "device"})
     workload = products(1)
     h200 = hardware.device("h200")
-    assert predict_step(prepare(workload, alone), Speed(device=h200, calibration=alone)).played.host_s == 0.0
+    assert predict_step(prepare(workload, alone), Speed(device=h200, calibration=alone)).host_s == 0.0
     handed = replace(alone, facts={})
     step = predict_step(prepare(workload, handed), Speed(device=h200, calibration=handed))
-    assert step.played.host_s > 10e-6
+    assert step.host_s > 10e-6
     by_data_sheet = Speed(device=hardware.device("i7-3820"), calibration=handed)
-    assert predict_step(prepare(workload, handed), by_data_sheet).played.host_s == 0.0
+    assert predict_step(prepare(workload, handed), by_data_sheet).host_s == 0.0
 
 
 @pytest.mark.parametrize("content", [b"", b"PK\x03\x04", b"\x93NUMPY", b"{}"])
@@ -216,7 +214,7 @@ def test_a_calibration_that_lacks_something_is_told_in_one_line(change, calibrat
 def test_trees_in_numpy_are_those_of_scikit_learn():
     from sklearn.ensemble import HistGradientBoostingRegressor
 
-    from laptime.estimate.fit import _as_arrays
+    from laptime.estimate.calibration import _as_arrays
 
     draw = np.random.default_rng(1)
     rows = draw.normal(size=(500, 5))

@@ -1,10 +1,20 @@
 """The cheapest within some hours and the fastest under a price, among what fits and has a price."""
 
+import math
+
 import pytest
 
 from laptime.errors import PredictionError
-from laptime.estimate.choose_device import cheapest_within, choose, fastest_under
+from laptime.estimate.choose_device import choose, money
 from laptime.model.prediction import Prediction
+
+
+def cheapest_within(found, hours):
+    return choose(found, within=hours)
+
+
+def fastest_under(found, dollars):
+    return choose(found, under=dollars)
 
 
 def made(device, hours, price=1.0, *, memory=8, batch=32, gpus=1, spread=0.1, **change):
@@ -124,3 +134,11 @@ def test_what_qualifies_ranks_first_and_of_equal_ones_the_cheaper():
 def test_short_trainings_have_minutes_and_cents_that_count():
     assert "15.0 min, $0.025" in cheapest_within([made("slow", 0.25, 0.1)], 1).why
     assert "3.6 s, $0.00010" in cheapest_within([made("slow", 0.001, 0.1)], 1).why
+
+
+@pytest.mark.parametrize(
+    ("dollars", "text"),
+    [(12.5, "$12.50"), (0.0123, "$0.012"), (0, "$0.00"), (-3, "$-3.00"), (math.nan, "$nan")],
+)
+def test_any_number_of_dollars_is_written(dollars, text):
+    assert money(dollars) == text

@@ -11,7 +11,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from laptime.errors import PredictionError
 from laptime.estimate.dataflow import PILLOW_CROP, SIMPLEJPEG_CROP, STAGES, Decoder, Flow, flow, remedies
 from laptime.hardware import Link, link, raid0, storage
 
@@ -20,7 +19,7 @@ FAST = Link(name="fast", title="10 GB/s", bandwidth_gbs=10.0, latency_us=0.0)
 
 # Storage 0.125 s, network 1, decode 0.5, host 0.2, link 2 (two GPUs in turn), device 0.75.
 MANY = Flow(
-    stored_bytes=0.5e9,
+    sample_bytes=0.5e9,
     decoded_bytes=1e9,
     batch=1,
     compute_s=0.75,
@@ -29,7 +28,7 @@ MANY = Flow(
     storage=replace(storage("nvme-gen3"), read_gbs=8.0),
     remote=WIRE,
     decoder=Decoder(name="slow", samples_per_s=2.0),
-    cores=2,
+    decode_cores=2,
     memory="shared",
     host_copy_gbs=5.0,
     link=WIRE,
@@ -39,13 +38,13 @@ MANY = Flow(
 # are of 500×375 pixels, a byte for every three (training/data/generate.py); they cross the link as bytes.
 # They were in the page cache: the drive is an assumption.
 RESNET = Flow(
-    stored_bytes=500 * 375 / 3,
+    sample_bytes=500 * 375 / 3,
     decoded_bytes=3 * 224 * 224,
     batch=64,
     compute_s=32.4e-3,
     storage=storage("nvme-gen3"),
     decoder=SIMPLEJPEG_CROP,
-    cores=12,
+    decode_cores=12,
     link=link("pcie-5-x16"),
 )
 
@@ -143,14 +142,14 @@ def test_drives_read_as_fast_as_the_paper_says():
     one = storage("Samsung 960 PRO")
     assert one.read_gbs == 3.5
     assert int(raid0(one, 5).read_gbs) == 17
-    from_drive = replace(paper_example(), storage=one, stored_bytes=8e9, gpus=1, gpus_per_link=1)
+    from_drive = replace(paper_example(), storage=one, sample_bytes=8e9, gpus=1, gpus_per_link=1)
     assert flow(from_drive).stages["storage"] == pytest.approx(8 / 3.5)
     assert flow(replace(from_drive, drives=5)).stages["storage"] == pytest.approx(8 / 17.5)
 
 
 def test_drives_are_slower_than_the_link_even_in_raid_as_the_paper_says():
     """Line 227: "still relatively slow compared to the maximum 31.5 GB/s possible"."""
-    drives = replace(paper_example(), storage=storage("nvme-gen3"), stored_bytes=8e9, gpus=1, gpus_per_link=1)
+    drives = replace(paper_example(), storage=storage("nvme-gen3"), sample_bytes=8e9, gpus=1, gpus_per_link=1)
     assert flow(drives).starving == "storage"
     assert flow(replace(drives, drives=5, compute_s=0.3)).starving == "storage"
 
@@ -196,11 +195,11 @@ def test_without_prefetching_all_stages_add_up():
 @pytest.mark.parametrize(
     ("change", "starving"),
     [
-        ({"stored_bytes": 20e9, "remote": None}, "storage"),
-        ({"stored_bytes": 20e9}, "network"),
-        ({"cores": 1, "gpus_per_link": 1, "remote": None, "compute_s": 0.9, "link": FAST}, "decode"),
+        ({"sample_bytes": 20e9, "remote": None}, "storage"),
+        ({"sample_bytes": 20e9}, "network"),
+        ({"decode_cores": 1, "gpus_per_link": 1, "remote": None, "compute_s": 0.9, "link": FAST}, "decode"),
         ({"host_copy_gbs": 0.1}, "host"),
-        ({"same_batch": True, "direct": True, "gpu_link": replace(WIRE, bandwidth_gbs=0.1)}, "direct"),
+        ({"same_samples": True, "direct": True, "gpu_link": replace(WIRE, bandwidth_gbs=0.1)}, "direct"),
         ({"compute_s": 2.0}, "device"),
         ({"compute_s": 3.0}, "device"),
     ],
@@ -216,7 +215,7 @@ def test_a_pageable_copy_waits_for_the_device_and_the_device_for_it():
     assert flow(near).step_s == pytest.approx(0.2 + 0.2 + 0.75)  # host, two turns, device
     assert flow(replace(near, memory="shared")).step_s == 0.75
     assert flow(replace(near, memory="pinned")).stages["host"] == 0
-    assert flow(replace(near, cores=1, decoder=Decoder(name="", samples_per_s=1))).starving == "decode"
+    assert flow(replace(near, decode_cores=1, decoder=Decoder(name="", samples_per_s=1))).starving == "decode"
 
 
 def test_gpus_with_links_of_their_own_are_served_at_once():
@@ -227,13 +226,13 @@ def test_more_gpus_read_and_decode_more_unless_they_share_a_batch():
     eight = replace(MANY, gpus=8)
     assert flow(eight).stages["decode"] == 4 * flow(MANY).stages["decode"]
     assert flow(eight).stages["storage"] == 4 * flow(MANY).stages["storage"]
-    alike = flow(replace(eight, same_batch=True))
+    alike = flow(replace(eight, same_samples=True))
     assert alike.stages["decode"] == flow(MANY).stages["decode"] / 2
     assert alike.samples == 1
 
 
 def test_direct_transfer_sends_what_is_the_same_over_the_hosts_link_once():
-    four = replace(MANY, gpus=4, gpus_per_link=4, same_batch=True, gpu_link=FAST)
+    four = replace(MANY, gpus=4, gpus_per_link=4, same_samples=True, gpu_link=FAST)
     assert flow(four).stages["link"] == 4.0
     direct = flow(replace(four, direct=True)).stages
     assert direct["link"] == 1.0
@@ -254,7 +253,7 @@ def test_each_transfer_pays_the_links_latency():
 
 def test_remedies_are_ranked_and_each_is_the_step_with_that_change_alone():
     worst = replace(
-        MANY, prefetch=False, memory="pageable", decoder=PILLOW_CROP, same_batch=True, gpu_link=FAST
+        MANY, prefetch=False, memory="pageable", decoder=PILLOW_CROP, same_samples=True, gpu_link=FAST
     )
     found = remedies(worst)
     assert found == flow(worst).remedies
@@ -278,7 +277,6 @@ def test_remedies_are_ranked_and_each_is_the_step_with_that_change_alone():
 def test_what_is_in_use_or_has_no_place_is_no_remedy():
     assert remedies(replace(MANY, gpus=1, gpus_per_link=1, remote=None, storage=None, memory="pinned")) == ()
     assert "RAID 0 of 5 drives" not in dict(remedies(replace(MANY, drives=5)))
-    assert "RAID 0 of 8 drives" in dict(remedies(replace(MANY, drives=5), drives=8))
 
 
 def test_a_remedy_for_another_stage_changes_nothing():
@@ -297,52 +295,14 @@ def test_resnet_50_on_an_h200_is_bound_by_the_device_as_measured():
 
 
 def test_resnet_50_on_an_h200_starves_for_decoding_on_few_cores():
-    assert flow(replace(RESNET, cores=1)).starving == "decode"
-    assert flow(replace(RESNET, cores=2)).starving == "device"
-    pillow = replace(RESNET, cores=4, decoder=PILLOW_CROP)
+    assert flow(replace(RESNET, decode_cores=1)).starving == "decode"
+    assert flow(replace(RESNET, decode_cores=2)).starving == "device"
+    pillow = replace(RESNET, decode_cores=4, decoder=PILLOW_CROP)
     assert flow(pillow).samples_per_s == pytest.approx(1600)
     assert flow(pillow).remedies[0] == (
         "decoding with simplejpeg, crop and resize by OpenCV",
         pytest.approx(32.4e-3),
     )
-
-
-# --- what cannot be -----------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ({"decoded_bytes": -1.0}, "decoded_bytes is -1.0; give 0 bytes or more"),
-        ({"stored_bytes": math.nan}, "stored_bytes is nan; give 0 bytes or more"),
-        (
-            {"stored_bytes": 0.0},
-            "stored_bytes is 0, yet data is read from storage or a remote place; give it",
-        ),
-        ({"compute_s": 0.0}, "compute_s is 0.0; give more than 0 seconds"),
-        ({"compute_s": math.inf}, "compute_s is inf; give more than 0 seconds"),
-        ({"host_copy_gbs": 0.0}, "host_copy_gbs is 0.0; give more than 0 GB/s"),
-        ({"batch": 0}, "batch is 0; give a whole number of at least 1"),
-        ({"gpus": 0}, "gpus is 0; give a whole number of at least 1"),
-        ({"gpus_per_link": 3}, "gpus_per_link is 3; give at most gpus, which is 2"),
-        ({"drives": 0}, "drives is 0; give a whole number of at least 1"),
-        ({"cores": 0}, "cores is 0; give a whole number of at least 1"),
-        ({"cores": 1.5}, "cores is 1.5; give a whole number of at least 1"),
-        ({"memory": "magic"}, "memory is 'magic'; give one of pinned, shared, pageable"),
-        (
-            {"link": replace(WIRE, bandwidth_gbs=0.0)},
-            "link moves 0 a second; give one that moves more than 0",
-        ),
-        (
-            {"decoder": Decoder(name="", samples_per_s=0.0)},
-            "decoder moves 0 a second; give one that moves more than 0",
-        ),
-    ],
-)
-def test_nonsense_is_refused_in_one_line(change, message):
-    with pytest.raises(PredictionError) as caught:
-        replace(MANY, **change)
-    assert str(caught.value) == message
 
 
 # --- laws ---------------------------------------------------------------------------------------------
@@ -363,11 +323,11 @@ def test_a_step_is_never_shorter_than_any_stage_nor_longer_than_all(
     any_flow = replace(
         MANY,
         compute_s=compute_s,
-        stored_bytes=stored,
+        sample_bytes=stored,
         decoded_bytes=decoded,
         gpus=gpus,
         gpus_per_link=1,
-        cores=cores,
+        decode_cores=cores,
         prefetch=prefetch,
         memory=memory,
     )

@@ -3,6 +3,7 @@
 import math
 from bisect import bisect_left
 from dataclasses import replace
+from functools import cache, partial
 
 import pytest
 from hypothesis import given, settings
@@ -11,7 +12,7 @@ from hypothesis import strategies as st
 from laptime import hardware
 from laptime.errors import PredictionError, WorkloadError
 from laptime.estimate.largest_batch import MOST, READINGS, largest
-from laptime.estimate.predict import predict
+from laptime.estimate.predict import predict, predict_all
 from laptime.model import Memory, Operation, Phase, Workload
 
 GPU = replace(hardware.device("gtx-1080"), memory_gib=8.0)
@@ -30,14 +31,15 @@ def workload(batch, peak):
 
 
 def reading(need):
-    """A network whose tensors take `need(batch)` bytes, and the list of batches that were read."""
+    """Predictions of a network whose tensors take `need(batch)` bytes, and the batches that were read."""
     seen = []
 
+    @cache
     def read(batch):
         seen.append(batch)
         return workload(batch, int(need(batch)))
 
-    return read, seen
+    return (lambda batch, devices, **training: predict_all(read(batch), devices, **training)), seen
 
 
 def by_hand(need, device):
@@ -94,17 +96,17 @@ def test_not_even_one_sample_is_said_as_0():
 
 
 def test_a_single_sample_that_cannot_be_read_does_not_fit():
-    def read(batch):
+    def read(batch, devices):
         if batch == 1:
             raise WorkloadError("batch norms want more than one sample")
-        return workload(batch, int(7e9 * batch))
+        return predict_all(workload(batch, int(7e9 * batch)), devices)
 
     (found,) = largest(read, [GPU])
     assert found.batch == 0
 
 
 def test_another_batch_that_cannot_be_read_is_an_error():
-    def read(batch):
+    def read(batch, devices):
         raise WorkloadError("no")
 
     with pytest.raises(WorkloadError):
@@ -128,9 +130,8 @@ def test_devices_share_readings_and_more_memory_holds_more():
 
 
 def test_samples_and_price_reach_the_prediction():
-    (found,) = largest(
-        reading(lambda batch: 1e7 * batch)[0], [GPU], samples=1000, epochs=2, price_per_hour=1.0
-    )
+    read, _ = reading(lambda batch: 1e7 * batch)
+    (found,) = largest(partial(read, samples=1000, epochs=2, price_per_hour=1.0), [GPU])
     assert found.prediction.dollars == pytest.approx(
         math.ceil(1000 / found.batch) * 2 * found.prediction.step_s / 3600
     )
@@ -146,15 +147,3 @@ def test_where_the_search_itself_ends_more_might_fit(start):
     (found,) = largest(reading(lambda batch: 100 * batch)[0], [GPU], start=start)
     assert found.batch >= MOST
     assert not found.exact
-
-
-def test_another_way_to_predict_a_step_is_asked_with_the_training():
-    seen = []
-
-    def step(asked, devices, **training):
-        seen.append(training)
-        return [replace(predict(asked, one), bottleneck="mine") for one in devices]
-
-    (found,) = largest(reading(lambda batch: 1e7 * batch)[0], [GPU], step=step, samples=7)
-    assert found.prediction.bottleneck == "mine"
-    assert seen[0] == {"samples": 7}

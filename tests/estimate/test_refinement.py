@@ -1,6 +1,7 @@
 """Predictions from a measured run."""
 
 import math
+from dataclasses import replace
 
 import pytest
 import torch
@@ -9,7 +10,13 @@ from torch import nn
 
 import laptime
 from laptime.errors import LaptimeError, PredictionError
-from laptime.estimate.run_correction import KEPT_ELSEWHERE, KEPT_PER_DOUBLING, LARGEST
+from laptime.estimate.run_correction import (
+    KEPT_ELSEWHERE,
+    KEPT_PER_DOUBLING,
+    LARGEST,
+    measured_step,
+    workload_of,
+)
 from laptime.model import Phase, Stage
 from laptime.ops.rescaling import rescaled
 
@@ -145,6 +152,24 @@ def test_a_run_on_an_unknown_device_corrects_nothing_and_says_so(tmp_path):
     made = laptime.predict(run, device="h200")
     assert made.step_s == predicted(a_workload()).step_s
     assert any("laptime calibrate" in note for note in made.notes)
+
+
+@pytest.mark.parametrize(("gpus", "batch"), [(1, 64), (1, 128), (4, 64)])
+def test_with_gradient_accumulation_a_step_has_its_share_of_an_update(tmp_path, gpus, batch):
+    run = a_run(tmp_path / "run", accumulate=4, steps=21)
+    assert workload_of(run) == replace(a_workload(), accumulate=4)
+    alone = predicted(a_workload())
+    update_s = sum(layer.update_s for layer in alone.layers())
+    assert measured_step(run).step_s.median == pytest.approx(alone.step_s - update_s * 3 / 4, rel=1e-3)
+    options = {"device": "h200", "batch": batch, "gpus": gpus}
+    made, every = laptime.predict(run, **options), laptime.predict(a_workload(), **options)
+    less = sum(layer.update_s for layer in every.layers()) * 3 / 4
+    assert sum(layer.update_s for layer in made.layers()) == pytest.approx(less / 3, rel=0.01)
+    if gpus == 1:
+        assert made.step_s == pytest.approx(every.step_s - less, rel=0.01)
+    else:  # gradients travel once for each update
+        assert 0 < made.communication_s < every.communication_s / 2
+    assert measured_step(a_run(tmp_path / "often", steps=21)).step_s.median == pytest.approx(alone.step_s)
 
 
 def test_a_run_of_forward_passes_says_nothing_of_training(tmp_path):

@@ -9,12 +9,17 @@ import pytest
 
 from laptime import hardware
 from laptime.estimate import datasheet_transfer as module
-from laptime.estimate.datasheet_transfer import GPU, Constants, shares, sort_of, traits
-from laptime.estimate.features import Work, work
+from laptime.estimate.calibration import Work, work
+from laptime.estimate.datasheet_transfer import GPU, Constants, shares, traits
 from laptime.hardware import Device
 from laptime.model import Operation, Phase
+from laptime.ops.registry import kind_named
 
 FILLED_US = 10_000.0
+
+
+def sort_of(operation: Operation, made: Work, mode: str) -> str:
+    return kind_named(made.kind).transfer_class(operation.sizes, mode)
 
 
 def _operation(kind: str, dtype: str = "float32", **sizes: int) -> Operation:

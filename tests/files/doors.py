@@ -11,30 +11,30 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from laptime.estimate.calibration import Calibration
+from laptime.estimate.calibration import Calibration, Forest
 from laptime.estimate.choose_device import DeviceChoice
-from laptime.estimate.dataflow import FlowTimes, Remedy
+from laptime.estimate.dataflow import DataFlow, FlowTimes, Remedy
 from laptime.estimate.explain import explain
-from laptime.estimate.forest import Forest
 from laptime.estimate.largest_batch import Largest
-from laptime.estimate.measured_step import workload_of
+from laptime.estimate.run_correction import workload_of
 from laptime.files.write import plain
 from laptime.hardware import device
 from laptime.microbench.row import read_rows
 from laptime.model import Workload
+from laptime.render import terminal
 from laptime.render.html.prediction_page import prediction_page
 from laptime.render.html.run_page import run_page
-from laptime.render.terminal import run_text
-from laptime.render.terminal.prediction import lines
+from laptime.render.terminal.prediction import prediction_lines
+from laptime.render.terminal.run_text import run_lines
 from laptime.runs import load
-from laptime.runs.importers.detect import collect
+from laptime.runs.exchanges import read_exchanges
+from laptime.runs.importers import collect
 from laptime.training import checkpoint
 from laptime.training.config.reading import read_config
-from laptime.training.data.crops import middle
-from laptime.training.data.images import Look, read_into
-from laptime.training.data.labels import read_labels
+from laptime.training.data.images import middle, read_into
+from laptime.training.data.layout import read_labels
 from laptime.views.comparison.sides import compare
-from laptime.views.prediction.view import DataFlow, PredictionView, read_view
+from laptime.views.prediction import PredictionView, read_view
 from laptime.views.run_document import document as run_document
 from laptime.views.run_view import run_view
 from tests.estimate.runs import H200, a_run, a_workload, predicted
@@ -61,7 +61,7 @@ class Door:
 def _show(path: Path) -> None:
     """A run as the terminal shows it, and as JSON."""
     view = run_view(load(path))
-    run_text.show(view, run_text.console(io.StringIO()))
+    terminal.print_lines(run_lines(view, 80), terminal.console(io.StringIO()))
     run_document(view)
 
 
@@ -80,7 +80,7 @@ def _workload(path: Path) -> None:
 
 def _prediction(path: Path) -> None:
     view = read_view([path])
-    run_text.print_lines(lines(view, 80), run_text.console(io.StringIO()))
+    terminal.print_lines(prediction_lines(view, 80), terminal.console(io.StringIO()))
     prediction_page(view)
     view.document()
 
@@ -99,7 +99,7 @@ def _remove(out: Path) -> None:
 
 
 def _image(path: Path) -> None:
-    read_into(np.empty((3, 8, 8), np.uint8), bytes(path), Look(size=8, channels=3), middle)
+    read_into(np.empty((3, 8, 8), np.uint8), bytes(path), middle)
 
 
 # -- good files ------------------------------------------------------------------------------------
@@ -231,6 +231,21 @@ def _runs(folder: Path, made: list[Door]) -> None:
             (part,) = (path / table).glob("*.parquet")
             spoil = _bytes(part.read_bytes())
             made.append(_of_run(f"{table}, {name}", path, f"{table}/{part.name}", spoil, read, weight))
+    kind = {
+        "kind": "all_reduce",
+        "calls": 3,
+        "bytes": 12,
+        "wire_bytes": 6.0,
+        "seconds": 1.0,
+        "exposed_s": 0.5,
+    }
+    bucket = {"bucket": 0, "layers": ["fc1"], "calls": 3, "bytes": 12, "seconds": 1.0, "exposed_s": 0.5}
+    exchanged = {"steps": 3, "collectives": [kind], "buckets": [bucket]}
+    path = a_run(folder / "run-of-ranks").path
+    for rank in (0, 1):
+        (path / f"exchanges-r{rank}.json").write_text(json.dumps(exchanged))
+    spoil = _json(exchanged)
+    made.append(_of_run("exchanges of a rank", path, "exchanges-r1.json", spoil, _exchanged, 2))
     document = a_workload().document()
     path = a_run(folder / "run-of-workload").path
     made.append(
@@ -238,6 +253,10 @@ def _runs(folder: Path, made: list[Door]) -> None:
             "workload of a run", path, "workload.json", _json(document), lambda run: workload_of(load(run)), 2
         )
     )
+
+
+def _exchanged(run: Path) -> object:
+    return read_exchanges(load(run))
 
 
 def _of_run(

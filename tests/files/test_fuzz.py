@@ -12,12 +12,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from laptime.files.parse import parse_json, parse_toml, parse_yaml
+from laptime.files.parse import build, parse_json, parse_toml, parse_yaml
 from laptime.files.text import one_line, visible
-from laptime.files.typed import build
 from laptime.model import Layer, Operation
 from laptime.model.prediction import Prediction
-from laptime.runs.importers.log_lines import read_line, read_values, values_of
+from laptime.runs.importers.training_log import read_line, read_values, values_of
 
 ROOT = Path(__file__).parents[2]
 SEED = "LAPTIME_SEED"

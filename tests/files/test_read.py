@@ -14,16 +14,18 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from laptime.errors import CalibrationError, ConfigError, DamagedRun, DataError, RunError
+from laptime.errors import CalibrationError, ConfigError, DamagedRun, DataError, RunError, TrainingError
 from laptime.estimate.calibration import Calibration
+from laptime.files import parquet, read
 from laptime.files.parse import parse_json, parse_toml, parse_yaml
-from laptime.files.read import open_text, read_arrays, read_bytes
-from laptime.render.terminal.fit import shortened
-from laptime.runs import load, parts, table_reader
+from laptime.files.read import MIB, open_text, read_arrays, read_bytes
+from laptime.render.terminal import shortened
+from laptime.runs import load, query, table_reader
 from laptime.runs.importers import collect
-from laptime.runs.importers.log_lines import read_line
+from laptime.runs.importers.training_log import read_line
+from laptime.training import checkpoint
 from laptime.training.config.reading import read_config
-from tests.runs.samples import a_finished_run
+from tests.runs.samples import a_finished_run, add_steps, start
 
 needs_pipes = pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="no pipes here")
 
@@ -146,7 +148,7 @@ def test_a_word_repeated_in_every_row_does_not_explode(tmp_path, monkeypatch):
 
 def test_a_part_with_more_rows_than_bytes_is_refused(tmp_path, monkeypatch):
     run = a_finished_run(tmp_path / "run", ["conv"])
-    monkeypatch.setattr(parts, "MOST_GROUP_ROWS", 4)
+    monkeypatch.setattr(parquet, "MOST_GROUP_ROWS", 4)
     with pytest.raises(DamagedRun, match="a row group is larger than any"):
         load(run)
 
@@ -188,12 +190,12 @@ BOMBS = """
 
 
 def test_bombs_in_gzip_and_npz_end_within_a_gibibyte(tmp_path):
-    for name, start, filler in (
+    for name, opening, filler in (
         ("blanks.json.gz", b'{"traceEvents": [', b" "),
         ("letters.log.gz", b"step 1 ", b"x"),
     ):
         with gzip.open(tmp_path / name, "wb", compresslevel=1) as file:
-            file.write(start)
+            file.write(opening)
             for _ in range(150):
                 file.write(filler * 2**20)
     with zipfile.ZipFile(tmp_path / "bomb.npz", "w", zipfile.ZIP_DEFLATED, compresslevel=1) as file:
@@ -254,3 +256,101 @@ def test_a_run_of_an_impossible_date_is_damaged(tmp_path, created):
     (run / "run.json").write_text(json.dumps(document | {"created": created}))
     with pytest.raises(DamagedRun, match="created"):
         load(run)
+
+
+def varint(number):
+    """A number as a parquet footer has it: zigzag, seven bits to a byte."""
+    number, encoded = (number << 1) ^ (number >> 63), b""
+    while number > 127:
+        encoded, number = encoded + bytes([number & 127 | 128]), number >> 7
+    return encoded + bytes([number])
+
+
+FACTS = {
+    "rows": lambda footer: footer.num_rows,
+    "bytes of a row group": lambda footer: footer.row_group(0).total_byte_size,
+    "packed bytes of a column": lambda footer: footer.row_group(0).column(8).total_compressed_size,
+    "place of a column": lambda footer: footer.row_group(0).column(8).data_page_offset,
+}
+
+
+@pytest.mark.parametrize("claim", [2**33, 2**40, 2**62, -5])
+@pytest.mark.parametrize("fact", FACTS)
+def test_a_footer_that_claims_what_no_part_has_takes_no_memory(tmp_path, fact, claim):
+    writer = start(tmp_path / "run")
+    add_steps(writer, range(1234))
+    writer.close("finished", {})
+    [part] = (tmp_path / "run" / "steps").glob("*.parquet")
+    footer_replaced(part, varint(FACTS[fact](pq.ParquetFile(part).metadata)), varint(claim))
+    before = pa.default_memory_pool().max_memory()
+    if fact == "bytes of a row group" and claim < 0:  # nobody makes room by it
+        assert len(load(tmp_path / "run").steps[:]) == 1234
+    else:
+        with pytest.raises(DamagedRun, match="is damaged"):
+            load(tmp_path / "run").steps[:]
+    assert pa.default_memory_pool().max_memory() <= max(before, 64 * MIB)
+
+
+def footer_replaced(part, old, new):
+    """Rewrite a part's footer with other bytes in place of `old`."""
+    data = part.read_bytes()
+    length = int.from_bytes(data[-8:-4], "little")
+    footer = data[-8 - length : -8]
+    assert old in footer
+    footer = footer.replace(old, new)
+    part.write_bytes(data[: -8 - length] + footer + len(footer).to_bytes(4, "little") + b"PAR1")
+
+
+@pytest.mark.parametrize("dictionary", [True, False])
+def test_pages_larger_than_their_footer_says_are_not_unpacked(tmp_path, dictionary):
+    run = a_finished_run(tmp_path / "run", ["conv"])
+    [part] = (run / "layers").glob("*.parquet")
+    rows = pq.read_table(part).slice(0, 2)
+    place = rows.column_names.index("layer")
+    words = pa.array(["x" * (300 * MIB), "y"])  # which lz4 packs into 1.2 MB
+    rows = rows.set_column(place, rows.schema.field(place), words)
+    pq.write_table(rows, part, compression="lz4", use_dictionary=dictionary, dictionary_pagesize_limit=2**30)
+    facts = pq.ParquetFile(part).metadata.row_group(0)
+    for claimed in (facts.total_byte_size, facts.column(place).total_uncompressed_size):
+        footer_replaced(part, varint(claimed), varint(1000))
+    del rows, words
+    before = pa.total_allocated_bytes()
+    with pytest.raises(DamagedRun, match="pages unpack to more than its footer says"):
+        load(run).stored("layers").read()
+    (warning,) = query("SELECT max(layer) FROM layers", [run]).warnings  # DuckDB does not read it either
+    assert "pages unpack to more than its footer says" in warning
+    assert pa.total_allocated_bytes() - before < MIB
+
+
+def test_statistics_of_the_wrong_length_are_told_in_one_line(tmp_path):
+    """pyarrow ends the process on them."""
+    writer = start(tmp_path / "run")
+    add_steps(writer, range(1234))
+    writer.close("finished", {})
+    [part] = (tmp_path / "run" / "steps").glob("*.parquet")
+    footer_replaced(part, b"\x08" + (1233).to_bytes(8, "little"), b"\x02\xd1\x04")
+    with pytest.raises(DamagedRun, match="its statistics are no integers"):
+        load(tmp_path / "run").stored("steps").read(steps=range(3))
+
+
+def test_a_checkpoint_that_unpacks_to_more_than_the_free_memory_is_refused(tmp_path, monkeypatch):
+    path = tmp_path / "run" / "checkpoint" / "last.pt"
+    path.parent.mkdir(parents=True)
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("archive/data/0", bytes(10 * MIB))
+    monkeypatch.setattr(read, "free_memory", lambda: 8 * MIB)
+    with pytest.raises(TrainingError, match="unpacks to 10 MiB, more than the 8 MiB that are free"):
+        checkpoint.load(path)
+    monkeypatch.setattr(read, "free_memory", lambda: 80 * MIB)
+    with pytest.raises(TrainingError, match="cannot be read"):  # torch says what is wrong with it
+        checkpoint.load(path)
+
+
+def test_a_checkpoint_of_more_than_256_gibibytes_is_refused(tmp_path, monkeypatch):
+    path = tmp_path / "run" / "checkpoint" / "last.pt"
+    path.parent.mkdir(parents=True)
+    with open(path, "wb") as file:
+        file.truncate(300 * read.GIB)  # a hole: it takes no space
+    monkeypatch.setattr(read, "free_memory", lambda: 2**63)
+    with pytest.raises(TrainingError, match="unpacks to 300 GiB, more than the 256 GiB that are allowed"):
+        checkpoint.load(path)

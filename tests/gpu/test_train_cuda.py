@@ -7,22 +7,26 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
+import laptime
 from laptime.errors import TrainingError, UnsupportedDevice
 from laptime.model import Stage
+from laptime.recorder import collectives
+from laptime.recorder.recorder import Recorder
+from laptime.runs.exchanges import read_exchanges
 from laptime.training.build import ready
 from laptime.training.config import Config, LoaderConfig
 from laptime.training.config.reading import read_config
 from laptime.training.data import NetworkInput, open_data
+from laptime.training.data.datasets import Tensors
 from laptime.training.data.generate import write_image_folder
 from laptime.training.data.kinds import FolderData
-from laptime.training.data.tensors import Tensors
 from laptime.training.device_setup import DeviceSetup, choose_device
-from laptime.training.gradient_exchange import Exchange, parallel
 from laptime.training.loader import Batches, Order
 from laptime.training.loop import TrainingLoop
 from laptime.training.networks.registry import entries
 from laptime.training.ranks import Ranks
 from laptime.training.session import train
+from laptime.training.strategies.data import AveragedGradients
 
 pytestmark = [
     pytest.mark.gpu,
@@ -147,69 +151,73 @@ def nccl():
     dist.destroy_process_group()
 
 
-def test_the_exchange_over_nccl_is_timed_on_the_device(nccl):
+def averaged(network, device, out, monkeypatch, *, steps, before=lambda step: None):
+    """What one rank that takes itself for several has exchanged in some steps of data parallel training."""
+    monkeypatch.setattr(collectives, "several", lambda: True)
+    data = AveragedGradients(network, device, losses=1)
+    x = torch.randn(64, 2048, device=device)
+    with Recorder(network, out=out, every_step=True) as recording:
+        for step in range(steps):
+            before(step)
+            with recording.step():
+                data.network(x).sum().backward()
+    return read_exchanges(laptime.load(out))[0]
+
+
+def test_the_exchange_over_nccl_is_timed_on_the_device(nccl, tmp_path, monkeypatch):
     network = nn.Sequential(*(nn.Linear(2048, 2048) for _ in range(8))).to(nccl)
-    exchange = Exchange(1, nccl)
-    called = parallel(network, exchange, nccl, groups=1)
-    x = torch.randn(256, 2048, device=nccl)
-    for _ in range(5):
-        called(x).sum().backward()
-        exchange.end_step()
-    found = exchange.document()
-    assert found["bytes"] == 5 * 4 * sum(p.numel() for p in network.parameters())
-    assert found["buckets"] > 5
-    assert 0 < found["seconds"] < 10
-    assert 0 < found["exposed_s"] <= found["seconds"] + 1e-6
-    assert found["overlapped_s"] == pytest.approx(found["seconds"] - found["exposed_s"])
+    found = averaged(network, nccl, tmp_path / "run", monkeypatch, steps=5)
+    (all_reduce,) = [each for each in found.collectives if each.kind == "all_reduce"]
+    assert all_reduce.bytes == 5 * 4 * sum(p.numel() for p in network.parameters())
+    assert all_reduce.calls > 5
+    assert 0 < all_reduce.seconds < 10
+    assert 0 < all_reduce.exposed_s < 10
+    assert {name for bucket in found.buckets for name in bucket.layers} == set("01234567")
 
 
 class Slow:
     """An exchange that takes a known number of cycles more, on the stream of its own future."""
 
     def __init__(self, work, cycles):
-        self.work, self.cycles = work, cycles
-
-    def get_future(self):
         def spin(future):
-            torch.cuda._sleep(self.cycles)
+            torch.cuda._sleep(cycles)
             return future.value()
 
-        return self.work.get_future().then(spin)
+        self.future = work.get_future().then(spin)
+
+    def get_future(self):
+        return self.future
 
 
 @pytest.mark.parametrize("hidden", [True, False])
-def test_only_what_comes_after_the_last_gradient_is_exposed(hidden, nccl, monkeypatch):
+def test_only_what_comes_after_the_last_gradient_is_exposed(hidden, nccl, tmp_path, monkeypatch):
     cycles = 50_000_000  # some 25 ms of an H200
-    spins = []
-    real = dist.all_reduce
-    monkeypatch.setattr(
-        "laptime.training.gradient_exchange.dist.all_reduce",
-        lambda tensor, async_op: Slow(real(tensor, async_op=async_op), spins.pop(0) if spins else 0),
-    )
+    spins, calls, compute = [], [], []
+    real = dist.ProcessGroup.allreduce
+
+    def slow(*arguments, **named):
+        calls.append(1)
+        return Slow(real(*arguments, **named), spins.pop(0) if spins else 0)
+
+    monkeypatch.setattr(dist.ProcessGroup, "allreduce", slow)
     network = nn.Sequential(*(nn.Linear(2048, 2048) for _ in range(4))).to(nccl)
-    exchange = Exchange(1, nccl)
-    called = parallel(network, exchange, nccl, groups=1)
-    compute = []
 
     def compute_longer(module, inputs, output):  # between the first bucket and the last
         output.register_hook(lambda gradient: torch.cuda._sleep(sum(compute)))
 
     network[0].register_forward_hook(compute_longer)
-    x = torch.randn(64, 2048, device=nccl)
 
-    def one():
-        called(x).sum().backward()
-        exchange.end_step()
-        return exchange.document()
+    def before(step):
+        if step == 3:  # torch builds its buckets anew after the first pass
+            calls.clear()
+        if step == 4:
+            assert len(calls) > 1
+            compute[:] = [2 * cycles]
+            quick = [0] * (len(calls) - 1)
+            spins[:] = [cycles, *quick] if hidden else [*quick, cycles]
 
-    for _ in range(3):  # torch builds its buckets anew after the first pass
-        before = one()
-    buckets = one()["buckets"] - before["buckets"]
-    assert buckets > 1
-    before = exchange.document()
-    compute[:] = [2 * cycles]
-    spins[:] = [cycles, *[0] * (buckets - 1)] if hidden else [*[0] * (buckets - 1), cycles]
-    after = one()
-    exposed, whole = (after[key] - before[key] for key in ("exposed_s", "seconds"))
+    found = averaged(network, nccl, tmp_path / "run", monkeypatch, steps=5, before=before)
+    whole = max(bucket.seconds for bucket in found.buckets)
+    exposed = max(bucket.exposed_s for bucket in found.buckets)
     assert whole > 0.01
     assert exposed < 0.3 * whole if hidden else exposed > 0.7 * whole

@@ -8,7 +8,7 @@ import sys
 import pytest
 
 from laptime import hardware
-from laptime.hardware.names import key
+from laptime.hardware.lookup import key
 
 DEVICES = hardware.devices()
 GPUS = [one for one in DEVICES if one.kind == "gpu"]
@@ -79,7 +79,7 @@ def test_every_document_says_how_far_it_was_checked(file):
     documents = [text for text in _file(file)["documents"].values() if "http" in text]
     assert documents
     for text in documents:
-        assert re.search(r" \((read|quoted|from memory)[^()]*\)$", text), text
+        assert re.search(r" \((read|quoted|unverified)[^()]*\)$", text), text
 
 
 @pytest.mark.parametrize(

@@ -55,11 +55,6 @@ def test_an_unknown_precision_lists_the_known_ones():
         device("h200").peak("int4")
 
 
-def test_what_is_no_matrix_product_runs_on_vector_units():
-    assert device("mi100").vector == pytest.approx(23.1e12)
-    assert a_device(fp32_matrix=4.0).vector == 4e12
-
-
 def test_units_are_bytes_and_seconds_inside():
     box = a_device(fp32=1.0, memory_gib=2.0)
     assert box.memory_bytes == 2 * 2**30

@@ -8,10 +8,10 @@ import pytest
 import torch
 
 from laptime.capture.op_reader import NO_KERNEL
-from laptime.estimate.datasheet_transfer import GPU, sort_of
-from laptime.estimate.features import kernel_work, work
+from laptime.estimate.calibration import kernel_work, work
+from laptime.estimate.datasheet_transfer import GPU
 from laptime.microbench import all_families
-from laptime.microbench.random_sizes import Bounds, Draw, Supply, TooLarge
+from laptime.microbench.random_sizes import Draw, Supply, TooLarge
 from laptime.model import Memory, Operation, Phase, Workload
 from laptime.ops.registry import OperationKind, kind_named, kind_of, kinds, operation_kind
 from laptime.ops.rescaling import rescaled
@@ -43,7 +43,7 @@ def drawn(name):
 
 
 def supply_of_small_tensors():
-    return Supply(torch.device("cpu"), draw=Draw(3), bounds=Bounds(largest_s=0.0005, store_bytes=1 << 22))
+    return Supply(torch.device("cpu"), draw=Draw(3), largest_s=0.0005, store_bytes=1 << 22)
 
 
 def workload(operation, batch):
@@ -95,7 +95,9 @@ def test_sizes_give_flops_and_finite_features(kind):
         len(kernel_work(kind.name, dtype, operation.sizes, 8).vector) for dtype in ("float32", "bfloat16")
     } == {len(found.vector)}
     classes = {name.partition(",")[0] for name in GPU.bound} | {"fixed norm"}
-    assert {sort_of(operation, found, mode) for mode in ("training", "inference")} <= classes
+    assert {
+        kind_named(found.kind).transfer_class(operation.sizes, mode) for mode in ("training", "inference")
+    } <= classes
     for kernel in kind_named(operation.kind).further_kernels(operation):
         assert kernel.kind in kinds()
 

@@ -9,7 +9,7 @@ from typer.testing import CliRunner
 
 import laptime
 from laptime.cli import app
-from laptime.estimate.measured_step import workload_of
+from laptime.estimate.run_correction import workload_of
 from laptime.ops.optimizers import ASSUMED, OPTIMIZERS, assumed_rule, rule_of
 from laptime.recorder.live_workload import update_of
 from laptime.training.optimizers import OPTIMIZERS as CONFIGURED
@@ -24,20 +24,34 @@ def test_a_configuration_builds_it_and_a_recording_knows_it_again(rule):
     made = optimizer(config, [nn.Parameter(torch.ones(3))])
     assert type(made).__name__ == rule.torch_class
     assert made.defaults["lr"] == config.rate == rule.learning_rate
-    assert update_of(made) == (rule, None)
+    assert update_of(made)[1] is None
+    assert update_of(made)[0] == rule_of(rule.torch_class, momentum="momentum" in rule.settings)
 
 
+@pytest.mark.parametrize("momentum", [False, True])
 @every_rule
-def test_it_keeps_as_many_values_as_torch_does(rule):
+def test_it_keeps_as_many_values_as_torch_does(rule, momentum):
+    if momentum and "momentum" not in rule.settings:
+        pytest.skip("it has no momentum")
     parameter = nn.Parameter(torch.ones(7))
-    settings = {"momentum": 0.9} if "nesterov" in rule.settings else {}
+    settings = {"momentum": 0.9 * momentum} if "momentum" in rule.settings else {}
     made = getattr(torch.optim, rule.torch_class)([parameter], lr=0.1, **settings)
+    rule = update_of(made)[0]
     parameter.grad = torch.ones(7)
     made.step()
     kept = [
         value for value in made.state[parameter].values() if torch.is_tensor(value) and value.numel() == 7
     ]
     assert len(kept) == rule.state_values
+
+
+@pytest.mark.parametrize(("momentum", "values"), [(0.0, 1), (0.9, 2)])
+def test_momentum_of_rmsprop_takes_memory_in_predictions_and_recordings(tmp_path, momentum, values):
+    network = nn.Linear(4, 2)
+    chosen = torch.optim.RMSprop(network.parameters(), momentum=momentum)
+    read = laptime.workload(network, input=(4,), batch=5, optimizer=chosen)
+    run = recorded(tmp_path / "run", lambda given: torch.optim.RMSprop(given, momentum=momentum))
+    assert read.memory.state == workload_of(run).memory.state == values * 4 * read.parameters
 
 
 def test_the_configuration_offers_every_optimizer():
@@ -110,6 +124,7 @@ def test_a_wrapped_optimizer_is_known_by_what_it_wraps():
 def test_momentum_tells_two_rules_of_one_class_apart():
     assert rule_of("SGD", momentum=False) is OPTIMIZERS["sgd"]
     assert rule_of("SGD", momentum=True) is OPTIMIZERS["momentum"]
-    assert rule_of("RMSprop", momentum=False) is rule_of("RMSprop", momentum=True) is OPTIMIZERS["rmsprop"]
+    assert rule_of("RMSprop", momentum=False) is OPTIMIZERS["rmsprop"]
+    assert rule_of("RMSprop", momentum=True).name == "rmsprop"
     assert rule_of("Lion", momentum=False) is None
     assert assumed_rule(["Lion", "Optimizer"], momentum=False)[0] is ASSUMED

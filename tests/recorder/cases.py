@@ -28,9 +28,9 @@ def images(size: int, channels: int = 3, count: int = 2) -> Callable[[], torch.T
 
 def zoo(name: str, **options: Any) -> Callable[[], nn.Module]:
     def build() -> nn.Module:
-        from laptime.training import networks
+        from laptime.training.networks import registry as zoo
 
-        return networks.build(name, **options)
+        return zoo.build(name, **options)
 
     return build
 

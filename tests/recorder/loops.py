@@ -5,8 +5,8 @@ import torch.nn.functional as F
 from torch import nn
 from torch.optim.optimizer import _global_optimizer_pre_hooks
 
-from laptime.recorder import torch_patches
-from laptime.recorder.module_calls import is_watched
+from laptime.recorder.recorder import active_recording
+from laptime.recorder.torch_patches import is_watched
 
 
 class Net(nn.Module):
@@ -66,7 +66,7 @@ def hooks(network):
 
 def torch_is_untouched():
     return (
-        torch_patches.active() is None
+        active_recording() is None
         and "to" not in vars(torch.Tensor)
         and "__call__" not in vars(nn.modules.loss._Loss)
         and F.cross_entropy.__module__ == "torch.nn.functional"

@@ -2,8 +2,7 @@
 
 import pytest
 
-from laptime.recorder.kernel_alignment import clock_shift
-from laptime.recorder.kernel_trace import TracedKernel
+from laptime.recorder.kernel_trace import TracedKernel, clock_shift
 
 SPANS = {100: (1.0, 3.0), 102: (3.0, 4.0)}
 

@@ -5,8 +5,7 @@ import random
 
 import pytest
 
-from laptime.recorder.budget import Budget
-from laptime.recorder.overhead import Pairs
+from laptime.recorder.budget import Budget, MarkOverhead
 
 MARKS = {True: 34, False: 10}
 
@@ -98,7 +97,7 @@ def test_noise_does_not_make_marks_of_long_steps_dear():
 
 
 def test_a_cost_is_measured_beside_bare_neighbours_whatever_drifts():
-    pairs = Pairs()
+    pairs = MarkOverhead()
     chance = random.Random(0)
     for number in range(4000):
         instrumented = chance.random() < (0.5 if number < 1000 else 0.01)  # most marks in the slow part
@@ -109,7 +108,7 @@ def test_a_cost_is_measured_beside_bare_neighbours_whatever_drifts():
 
 
 def test_only_steps_of_one_kind_are_compared():
-    pairs = Pairs()
+    pairs = MarkOverhead()
     for number in range(400):
         update = number % 4 == 3
         instrumented = number % 8 == 7  # always one with an update

@@ -11,12 +11,12 @@ from torch.autograd import Variable
 
 import laptime
 from laptime.recorder import collectives
-from laptime.recorder.clocks import FakeClock
+from laptime.recorder.backends import FakeClock
 from laptime.recorder.recorder import Recorder
 from tests.recorder.loops import torch_is_untouched
 
 fake_pg = pytest.importorskip("torch.testing._internal.distributed.fake_pg")
-PLACES = [(owner, name) for owner, name in collectives._places() if name in vars(owner)]
+PLACES = [(each.owner, each.name) for each in collectives._places() if each.name in vars(each.owner)]
 AS_IT_WAS = [vars(owner)[name] for owner, name in PLACES]
 
 

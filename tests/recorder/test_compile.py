@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from torch import nn
 
 import laptime
-from laptime.recorder.clocks import FakeClock
+from laptime.recorder.backends import FakeClock
 
 # Dynamo looks at .grad of whatever enters a graph and hides the warning, which an error filter defeats.
 pytestmark = pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf")

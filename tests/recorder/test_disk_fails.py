@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import laptime
-from laptime.runs.lost_rows import find_losses
+from laptime.runs.health import find_losses
 from laptime.views.run_document import content
 from tests.recorder.loops import Net, batches, sgd, train_step
 

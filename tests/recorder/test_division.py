@@ -1,5 +1,7 @@
 """The division of networks into layers: four granularities, one owner to each parameter, unique names."""
 
+from collections import OrderedDict
+
 import pytest
 import torch
 from torch import nn
@@ -288,6 +290,14 @@ def test_parts_that_are_called_by_themselves_are_found_also_late(layers, every_s
     assert len(late) == 20 or not every_step
     assert {row["phase"] for row in rows(run, layer="body.0")} == {"forward", "backward", "update"}
     assert run.summary["named_share"] > 0.98
+
+
+def test_a_part_called_like_its_network_is_named_after_both_when_another_joins(tmp_path):
+    encoder = nn.Sequential(OrderedDict(encoder=nn.Linear(4, 4), head=nn.Linear(4, 4)))
+    with laptime.record({"encoder": encoder}, out=tmp_path / "run") as recording:
+        recording.add_network("decoder", nn.Sequential(nn.Linear(4, 4)))
+        names = [unit.name for unit in recording.hooks.units if unit.candidate]
+    assert names == ["encoder.encoder", "encoder.head", "decoder.0"]
 
 
 def test_two_networks_may_share_a_part(tmp_path):

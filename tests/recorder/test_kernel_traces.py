@@ -4,7 +4,14 @@ import numpy as np
 import pytest
 
 from laptime.recorder.backends import backend_of
-from laptime.recorder.kernel_trace import ENDER, MARKER, MOST_RETRIES, KernelTracer, read_trace
+from laptime.recorder.kernel_trace import (
+    ENDER,
+    MARKER,
+    MOST_RETRIES,
+    KernelTracer,
+    read_trace,
+    slowdown_after,
+)
 from laptime.recorder.timeline import (
     COPY,
     FORWARD,
@@ -18,7 +25,6 @@ from laptime.recorder.timeline import (
     forward_code,
     resolved,
 )
-from laptime.recorder.trace_aftermath import Detach
 
 FIRST, SECOND = forward_code(0), forward_code(1)
 
@@ -204,14 +210,12 @@ def test_a_session_warms_up_one_step_ahead():
 
 
 def around(before, after, *, began=10, ended=14, kinds=(False,)):
-    detach = Detach()
-    detach.session(began=began, ended=ended)
-    for kind in kinds:
-        for step in range(began):
-            detach.take(step, before * (1 + step % 3 / 100), instrumented=kind)
-        for step in range(ended, ended + 10):
-            detach.take(step, after * (1 + step % 3 / 100), instrumented=kind)
-    return detach.verdict()
+    steps = [*range(began), *range(ended, ended + 10)]
+    walls = [(before if step < began else after) * (1 + step % 3 / 100) for step in steps]
+    marked = np.repeat(kinds, len(steps))
+    return slowdown_after(
+        np.tile(steps, len(kinds)), np.tile(walls, len(kinds)), marked, began=began, ended=ended
+    )
 
 
 def test_a_slowdown_that_stays_is_told():
@@ -227,13 +231,8 @@ def test_bare_steps_are_compared_before_marked_ones():
 
 
 def test_only_steps_after_the_last_session_count_as_after():
-    detach = Detach()
-    for step in range(40):
-        detach.take(step, 1.0, instrumented=False)
-    detach.session(began=40, ended=44)
-    for step in range(44, 60):
-        detach.take(step, 3.0, instrumented=False)
-    detach.session(began=60, ended=64)
-    for step in range(64, 80):
-        detach.take(step, 1.0, instrumented=False)
-    assert detach.verdict()["ratio"] == pytest.approx(1.0)
+    steps = np.array([*range(40), *range(44, 60), *range(64, 80)])
+    walls = np.where((steps >= 44) & (steps < 60), 3.0, 1.0)
+    marked = np.zeros(len(steps), dtype=bool)
+    verdict = slowdown_after(steps, walls, marked, began=40, ended=64)
+    assert verdict["ratio"] == pytest.approx(1.0)

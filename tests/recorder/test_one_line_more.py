@@ -15,7 +15,7 @@ LOOP = """
 import torch
 from torch import nn
 import laptime
-from laptime.recorder.clocks import FakeClock
+from laptime.recorder.backends import FakeClock
 
 clock, network = FakeClock(), nn.Linear(4, 2)
 optimizer = torch.optim.SGD(network.parameters(), lr=0.1)

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from laptime.recorder import loss_end
-from laptime.recorder.clocks import FakeClock
+from laptime.recorder.backends import FakeClock
 from tests.recorder import planted
 from tests.recorder.cases import CASES, Case
 
@@ -110,6 +110,7 @@ def least(run):
 SLOW = [pytest.param(name, marks=pytest.mark.slow) for name in ("attention", "bert", "lstm")]
 
 
+@pytest.mark.alone
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("name", ["zener4", "gpt2", *SLOW])
 def test_a_real_delay_on_the_real_clock_is_found_as_well(name, tmp_path):

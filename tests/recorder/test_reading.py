@@ -13,7 +13,7 @@ from torch.utils.checkpoint import checkpoint
 
 import laptime
 from laptime.model import Phase, Workload
-from laptime.recorder import live_reader, live_workload
+from laptime.recorder import live_workload
 
 
 def a_network():
@@ -77,9 +77,9 @@ def test_recording_leaves_the_weights_what_they_would_be(tmp_path):
 
 def test_only_the_first_training_step_is_read(tmp_path, monkeypatch):
     seen = []
-    look = live_reader.StepReader._see
+    look = live_workload.StepReader._see
     monkeypatch.setattr(
-        live_reader.StepReader, "_see", lambda self, *args: (seen.append(args[0]), look(self, *args))
+        live_workload.StepReader, "_see", lambda self, *args: (seen.append(args[0]), look(self, *args))
     )
     recorded(tmp_path / "one", a_network(), images(1))
     once = len(seen)
@@ -179,9 +179,9 @@ def test_what_cannot_be_read_leaves_a_reason_and_a_whole_run(tmp_path, monkeypat
         raise RuntimeError("ours")
 
     if hindrance == "fault":
-        monkeypatch.setattr(live_reader, "translated", broken)
+        monkeypatch.setattr(live_workload, "translated", broken)
     if hindrance == "many":
-        monkeypatch.setattr(live_reader, "MOST", 3)
+        monkeypatch.setattr(live_workload, "MOST", 3)
     if hindrance == "compiled":
         monkeypatch.setattr(live_workload, "compiles", lambda: True)
 

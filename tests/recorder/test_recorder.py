@@ -10,7 +10,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import laptime
 from laptime.model import Stage
-from laptime.recorder.clocks import FakeClock
+from laptime.recorder.backends import FakeClock
 from laptime.recorder.recorder import Recorder
 from tests.recorder.loops import Net, Tick, batches, hooks, rows, sgd, torch_is_untouched, train_step
 
@@ -254,3 +254,16 @@ def test_without_layers_there_are_steps_and_no_layer_rows(tmp_path):
     assert [layer.name for layer in run.network] == ["first", "last"]
     assert run.summary["named_share"] is None
     assert all(layer.total_s == 0 for layer in run.layers())
+
+
+@pytest.mark.parametrize(("count", "kernels"), [(1, []), (12, [4]), (8, [])])
+def test_the_step_time_of_the_summary_is_that_of_the_accounts(count, kernels, tmp_path):
+    network = Net()
+    optimizer = sgd(network)
+    with laptime.record(network, optimizer, out=tmp_path / "run", kernels=kernels) as recording:
+        for batch in recording.steps(batches(count)):
+            train_step(network, optimizer, batch)
+    run = laptime.load(tmp_path / "run")
+    wall = run.accounts().wall
+    assert run.summary["step_s"]["count"] == wall.count > 0
+    assert run.summary["step_s"]["median"] == wall.median

@@ -7,7 +7,7 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 import laptime
-from laptime.recorder.clocks import FakeClock
+from laptime.recorder.backends import FakeClock
 from tests.recorder.cases import Twice, tokens
 from tests.recorder.loops import Net, Tick, batches, rows, sgd, train_step
 

@@ -8,9 +8,12 @@ import laptime
 from tests.recorder import two_ranks
 from tests.recorder.two_ranks import PLANTED_S, STEPS
 
-pytestmark = pytest.mark.skipif(
-    not two_ranks.has_gloo(), reason="this build of torch has no gloo to connect ranks with"
-)
+pytestmark = [
+    pytest.mark.alone,
+    pytest.mark.skipif(
+        not two_ranks.has_gloo(), reason="this build of torch has no gloo to connect ranks with"
+    ),
+]
 
 
 def waits(run):

@@ -1,8 +1,7 @@
 """One table, two renderers: the terminal leaves out what has no room, the page shows everything."""
 
-from laptime.render.html.page import Page, Section
-from laptime.render.html.render import environment
-from laptime.render.terminal.fit import shortened
+from laptime.render.html.page import Page, Section, render
+from laptime.render.terminal import shortened
 from laptime.render.terminal.table import left_out, table_lines
 from laptime.views.table import BarPart, Cell, Column, Table, share_cell, table_of, titled
 
@@ -28,7 +27,7 @@ def plain(table, width):
 
 def as_html(table):
     page = Page(title="t", sections=[Section(name="s", title="S", tables=[table])])
-    return environment().get_template("sections.html").render(page=page)
+    return render("sections.html", page=page)
 
 
 def test_every_line_fits_and_the_least_needed_column_goes_first():

@@ -7,10 +7,9 @@ import pytest
 from tests.runs.samples import a_layer_time, a_network, add_steps, start
 
 from laptime.files.write import replacing
-from laptime.runs import RunWriter, load, schema
+from laptime.runs import RunWriter, directory, load, schema
 from laptime.runs import writer as writer_module
-from laptime.runs.disk_trouble import DiskTrouble
-from laptime.runs.lost_rows import find_losses
+from laptime.runs.health import find_losses
 
 FULL = "No space left on device"
 
@@ -137,7 +136,8 @@ def test_a_disk_that_stays_full_costs_a_bounded_number_of_rows_and_counts_what_i
 
 def test_steps_missing_in_between_are_seen_although_run_json_is_old(tmp_path, monkeypatch):
     """As after a kill between the part that follows a loss and the `run.json` that would tell of it."""
-    monkeypatch.setattr(writer_module, "heartbeat", _Dead())
+    # the heartbeat of a process that is gone
+    monkeypatch.setattr(writer_module, "beat", lambda: directory.beat() | {"pid": 2**22 + 1})
     path = tmp_path / "run"
     writer, _ = began(path)
     add_steps(writer, range(10))
@@ -150,17 +150,6 @@ def test_steps_missing_in_between_are_seen_although_run_json_is_old(tmp_path, mo
     assert run.status == "interrupted"
     found = find_losses(run)
     assert (found.lost, found.taken["steps"]) == ({"steps": 25}, 40)
-
-
-class _Dead:
-    """A heartbeat of a process that is gone."""
-
-    def __getattr__(self, name):
-        from laptime.runs import heartbeat
-
-        if name == "beat":
-            return lambda: heartbeat.beat() | {"pid": 2**22 + 1}
-        return getattr(heartbeat, name)
 
 
 def test_rows_written_after_the_last_run_json_are_not_called_lost(small_disk):
@@ -242,7 +231,7 @@ def test_another_rank_tells_its_trouble_in_a_file_of_its_own(small_disk):
 def test_a_disk_that_refuses_is_tried_at_growing_intervals(monkeypatch):
     now = [0.0]
     monkeypatch.setattr("time.monotonic", lambda: now[0])
-    trouble = DiskTrouble()
+    trouble = writer_module.DiskTrouble()
     waits = []
     for _ in range(6):
         assert trouble.attempt_due

@@ -69,7 +69,7 @@ def test_merged_rows_are_regrouped_so_that_memory_stays_bounded(writer, monkeypa
     (path,) = live_parts(writer.directory)
     with parts.open_part(path) as parquet:
         groups = [parquet.metadata.row_group(i).num_rows for i in range(parquet.num_row_groups)]
-    assert groups == [12, 12, 12, 12, 12]
+    assert groups == [9, 9, 9, 9, 9, 9, 6]
 
 
 def test_hidden_files_and_covered_parts_are_left_out(tmp_path):

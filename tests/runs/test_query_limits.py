@@ -2,14 +2,15 @@
 
 import hashlib
 import os
+import sys
 
 import pytest
 from tests.runs.samples import a_finished_run
 
 from laptime.errors import QueryError
 from laptime.runs import query
-from laptime.runs.query import QueryLimits
 
+LIMITS = sys.modules[query.__module__]
 # {part}: a part file of the run. {out}: a file that must not appear. {secret}: a file that must not be read.
 HOSTILE = [
     "SELECT * FROM read_csv('/etc/passwd')",
@@ -130,22 +131,25 @@ def test_a_query_without_limits_reads_and_writes_any_file(recorded, tmp_path):
     assert out.exists()
 
 
-def test_a_query_that_takes_too_long_is_ended(recorded):
+def test_a_query_that_takes_too_long_is_ended(recorded, monkeypatch):
+    monkeypatch.setattr(LIMITS, "MOST_S", 0.2)
     forever = "SELECT sum(a.range * b.range) FROM range(10000000) AS a, range(10000000) AS b"
     with pytest.raises(QueryError, match=r"took more than 0\.2 s; ask for less"):
-        query(forever, recorded, limits=QueryLimits(seconds=0.2))
+        query(forever, recorded)
 
 
 def test_a_query_that_needs_too_much_memory_is_ended_and_writes_nothing(recorded, monkeypatch):
     monkeypatch.chdir(recorded)
+    monkeypatch.setattr(LIMITS, "MEMORY_BYTES", 100 << 20)
     before = state(recorded)
     large = "SELECT a.range AS x, random() AS y FROM range(20000000) AS a ORDER BY y"
     with pytest.raises(QueryError, match=r"needs more than 0\.\d GB; ask for less"):
-        query(large, recorded, limits=QueryLimits(memory_bytes=100 << 20))
+        query(large, recorded)
     assert state(recorded) == before
     assert not os.path.exists(".tmp")
 
 
-def test_an_answer_that_is_too_large_is_refused(recorded):
+def test_an_answer_that_is_too_large_is_refused(recorded, monkeypatch):
+    monkeypatch.setattr(LIMITS, "ANSWER_BYTES", 10_000_000)
     with pytest.raises(QueryError, match=r"the answer has more than 0\.0 GB; aggregate, add LIMIT"):
-        query("SELECT * FROM range(100000000)", recorded, limits=QueryLimits(answer_bytes=10_000_000))
+        query("SELECT * FROM range(100000000)", recorded)

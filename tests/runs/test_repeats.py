@@ -7,8 +7,8 @@ import pyarrow.parquet as pq
 import pytest
 from tests.runs.samples import a_layer_time, a_step, add_steps, start
 
-from laptime.runs import load, query, schema
-from laptime.runs.lost_rows import find_losses
+from laptime.runs import live_parts, load, query, schema
+from laptime.runs.health import find_losses
 
 
 @pytest.fixture
@@ -77,7 +77,7 @@ def test_ranks_and_stages_are_told_apart(tmp_path):
 
 def test_a_part_without_bounds_of_attempts_is_looked_into(run):
     """As an older laptime wrote them."""
-    (part,) = run.stored("steps").parts()
+    (part,) = live_parts(run.path / "steps")
     pq.write_table(pq.read_table(part), part, write_statistics=False)
     assert len(load(run.path).steps) == 12
 

@@ -15,7 +15,7 @@ from tests.runs.samples import (
 
 from laptime.errors import DamagedRun, LaptimeError, NewerSchema, NotARun
 from laptime.model import Stage, Step
-from laptime.runs import Run, heartbeat, load, schema
+from laptime.runs import Run, directory, load, schema
 
 
 def one_line(error_type: type[LaptimeError], path: Path) -> str:
@@ -114,7 +114,7 @@ def test_a_damaged_network_json_is_named(path):
 
 
 def shown_status(path: Path, **beat: object) -> str:
-    rewrite(path, status="running", heartbeat={**heartbeat.beat(), **beat})
+    rewrite(path, status="running", heartbeat={**directory.beat(), **beat})
     return load(path).status
 
 
@@ -135,7 +135,7 @@ def test_a_running_run_whose_process_is_dead_is_shown_as_interrupted(path):
 
 def test_a_killed_child_that_nobody_waited_for_is_dead(path):
     with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as child:
-        started = heartbeat._process(child.pid)[1]
+        started = directory.process_state(child.pid)[1]
         assert shown_status(path, pid=child.pid, started=started) == "running"
         child.kill()
         os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)  # dead, and still in the table of processes

@@ -16,7 +16,8 @@ CONTRACT = {
     "steps": (
         "stage attempt step optimizer_step epoch rank device start_s wall_s "
         "data_wait_s copy_s forward_s loss_s backward_s update_s communication_s idle_s host_s instrument_s "
-        "unexplained_s samples loss top1 topn instrumented"
+        "unexplained_s samples loss top1 topn bubble_fill_s bubble_drain_s bubble_imbalance_s staleness "
+        "instrumented"
     ),
     "layers": "stage attempt step rank layer phase start_s seconds calls how busy_s idle_s memory_bytes",
     "kernels": "stage attempt step rank layer phase kind name stream start_s seconds",

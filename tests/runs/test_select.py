@@ -40,13 +40,13 @@ def test_accounts_layers_series_and_figures_take_the_same_steps(run):
     assert run.layers()["conv"].forward.count == counted
     assert series(run, Stage.TRAIN).steps == counted
     assert series(run, Stage.TRAIN).layers["conv", "forward"].size == counted
-    assert digest(run).spread["count"].sum() == counted
+    assert digest(run).wall_s.size == counted
     assert set(digest(run).layers["step"]) == set(range(10)) - {0, TRACED, DISTURBED}
 
 
-def test_what_was_left_out_is_counted_and_the_traced_steps_stand_beside(run):
+def test_the_traced_steps_stand_beside_those_that_count(run):
     steps = run.selected()
-    assert (len(steps), steps.skipped, steps.disturbed, steps.repeated) == (7, 1, 1, 0)
+    assert (len(steps), steps.skipped) == (7, 1)
     assert np.flatnonzero(steps.traced).tolist() == [TRACED]
     assert steps["wall_s"].max() == pytest.approx(0.1)
 
@@ -136,7 +136,25 @@ def test_each_table_is_read_once_however_much_is_asked(run, monkeypatch):
 
 
 def test_a_column_of_one_value_takes_the_memory_of_one(run):
-    columns = Columns(run.stored("layers"), ("rank", "step", "memory_bytes"))
+    columns = Columns.read(run.stored("layers"), ("rank", "step", "memory_bytes"))
     assert columns["rank"].strides == columns["memory_bytes"].strides == (0,)
     assert columns["step"].strides == (8,)
     assert not columns.known("memory_bytes").any()
+
+
+def test_the_median_of_a_layer_is_that_of_whole_steps_not_of_its_phases(tmp_path):
+    """Forward is slow in some steps and backward in the others: no step is fast in both."""
+    writer = start(tmp_path / "run")
+    writer.network(a_network(["a"]))
+    for number in range(9):
+        forward, backward = (0.01, 0.05) if number % 2 else (0.05, 0.01)
+        parts = {"update_s": 0.0, "host_s": 0.0, "unexplained_s": 0.0}
+        step = a_step(number, forward_s=forward, backward_s=backward, wall_s=forward + backward, **parts)
+        writer.append("steps", schema.steps.table([step]))
+        times = [
+            a_layer_time(number, "a", Phase.FORWARD, seconds=forward),
+            a_layer_time(number, "a", Phase.BACKWARD, seconds=backward),
+        ]
+        writer.append("layers", schema.layers.table(times))
+    writer.close("finished", {})
+    assert load(tmp_path / "run").layers()["a"].median_s == pytest.approx(0.06)

@@ -12,7 +12,7 @@ import pytest
 from tests.runs.samples import a_finished_run, a_network, a_step, add_steps, start
 
 from laptime.errors import RunError, RunExists
-from laptime.runs import RunWriter, load, run_files, schema
+from laptime.runs import RunWriter, load, schema
 from laptime.runs import writer as writer_module
 from laptime.runs.exporters import csv_files
 
@@ -281,7 +281,7 @@ def test_two_ranks_share_a_directory_in_whichever_order_they_come(tmp_path, firs
 
 
 def test_a_large_table_is_left_to_export_and_listed_as_such(tmp_path, monkeypatch):
-    monkeypatch.setattr(run_files, "CSV_ROWS", 5)
+    monkeypatch.setattr(writer_module, "CSV_ROWS", 5)
     writer = start(tmp_path / "run")
     add_steps(writer, range(6))
     writer.close("finished", {})

@@ -72,7 +72,7 @@ def train(out, at, resume, note=None):
 
 def go_on(out, at):
     """As somebody would after a kill: from the checkpoint, or anew where there is no run yet."""
-    saved = (out / checkpoint.FOLDER / checkpoint.LAST).exists()
+    saved = (out / checkpoint.LAST).exists()
     if not saved and (out / "run.json").exists():
         return None  # nothing to go on from
     return child(train, out, at, saved)

@@ -5,8 +5,8 @@ import threading
 import pytest
 from torch.distributed import HashStore, PrefixStore
 
-from laptime.training import stop_barrier
-from laptime.training.stop_barrier import StopBarrier
+from laptime.training import stop_signals
+from laptime.training.stop_signals import StopBarrier
 
 STEPS = 2000
 
@@ -35,7 +35,7 @@ class Rank:
 
 @pytest.mark.parametrize("asked", [[0], [2], [0, 1, 2]])
 def test_all_ranks_stop_after_the_same_step_whichever_was_asked(asked, monkeypatch):
-    monkeypatch.setattr(stop_barrier, "LOOK_S", 0.001)
+    monkeypatch.setattr(stop_signals, "LOOK_S", 0.001)
     meeting = threading.Barrier(3, timeout=20)
     store = HashStore()
     ranks = [Rank(number, store, meeting) for number in range(3)]

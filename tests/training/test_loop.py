@@ -9,7 +9,7 @@ from torch import nn
 
 import laptime
 from laptime.errors import ConfigError, RunError, TrainingError
-from laptime.runs.lost_rows import find_losses
+from laptime.runs.health import find_losses
 from laptime.training import checkpoint, stop_signals
 from laptime.training.build import ready
 from laptime.training.config import Config, LoaderConfig
@@ -130,7 +130,7 @@ def test_a_broken_training_goes_on_with_the_losses_of_an_unbroken_one(stop_at, t
         pass
 
     def cut(now):
-        if now.step == stop_at and now.stage == "train":
+        if now.step == stop_at:
             raise Cut
 
     config = configured(checkpoint={"every_steps": 2})
@@ -150,7 +150,7 @@ def test_the_first_interrupt_ends_after_the_step_with_a_checkpoint(tmp_path):
     said = []
 
     def interrupt(now):
-        if now.step == 7 and now.stage == "train":
+        if now.step == 7:
             os.kill(os.getpid(), signal.SIGINT)
 
     with pytest.raises(KeyboardInterrupt):
@@ -165,7 +165,7 @@ def test_the_first_interrupt_ends_after_the_step_with_a_checkpoint(tmp_path):
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_request_that_is_delivered_twice_is_one(number, tmp_path):
     def interrupt(now):
-        if now.step == 7 and now.stage == "train":
+        if now.step == 7:
             os.kill(os.getpid(), number)
             os.kill(os.getpid(), number)
 
@@ -282,14 +282,14 @@ def test_a_disk_that_fills_up_costs_checkpoints_and_rows_and_the_training_goes_o
     said, seen = [], []
 
     def fill(now):
-        if now.step == 7 and now.stage == "train":
+        if now.step == 7:
             disk.fill()
         seen.append(now.loss)
 
     config = configured(checkpoint={"every_steps": 2})
     run = training(out, config, watch=fill, say=said.append).run()
     assert run.status == "finished"
-    assert len(seen) == 15 + 6
+    assert len(seen) == 15  # training steps
     failed = [line for line in said if "checkpoint could not be written" in line]
     assert failed == [
         "a checkpoint could not be written (No space left on device); training goes on, the one before stays"

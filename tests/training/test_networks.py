@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from laptime.errors import UnknownNetwork
-from laptime.training import networks
+from laptime.training.networks import registry as zoo
 from laptime.training.networks.googlenet import BasicConv2d, GoogLeNetOutput
 from laptime.training.networks.registry import entry
 from laptime.training.networks.resnet import ResNet
@@ -57,13 +57,13 @@ PARAMETERS = {
     "zener7": sum(convolution(i, o, 5) for i, o in [(1, 10), (10, 20), (20, 40), (40, 80), (80, 100)])
     + linear(100, 120) + linear(120, 5),
 }  # fmt: skip
-CLASSIFIERS = [name for name in networks.names() if networks.num_classes(name)]
+CLASSIFIERS = [name for name in zoo.entries() if zoo.entry(name).classes]
 
 
 def on_meta(name: str, **options: object) -> nn.Module:
     """The network with shapes but no memory: exact counts and shapes in milliseconds."""
     with torch.device("meta"):
-        return networks.build(name, **options)
+        return zoo.build(name, **options)
 
 
 def parameters(network: nn.Module) -> int:
@@ -88,7 +88,7 @@ def logits_of(output: Tensor | GoogLeNetOutput) -> Tensor:
 
 
 def test_every_network_has_a_parameter_count_here() -> None:
-    assert set(networks.names()) == set(PARAMETERS)
+    assert set(zoo.entries()) == set(PARAMETERS)
 
 
 @pytest.mark.parametrize("name", PARAMETERS)
@@ -128,7 +128,7 @@ def test_logits_have_one_column_per_class(name: str, training: bool) -> None:
     logits = logits_of(network(samples(name)))
     # Character models judge every position, all others the sample as a whole.
     rows = (2, *entry(name).input) if name in ("rnn", "lstm") else (2,)
-    assert logits.shape == (*rows, networks.num_classes(name))
+    assert logits.shape == (*rows, zoo.entry(name).classes)
 
 
 @pytest.mark.parametrize("name", CLASSIFIERS)
@@ -142,13 +142,13 @@ def test_what_is_given_back_has_the_shape_of_what_was_given(name: str) -> None:
     assert on_meta(name)(samples(name)).shape == samples(name).shape
 
 
-@pytest.mark.parametrize("name", networks.names())
+@pytest.mark.parametrize("name", zoo.entries())
 def test_every_parameter_is_in_a_group_and_gets_a_gradient_from_its_own_parts(name: str) -> None:
     network, objective = on_meta(name), entry(name).goal(None)
     groups = objective.groups(network)
     missing = {path for path, _ in network.named_parameters()}
     for epoch in (0, 3, 7):  # every stage of a training that has stages
-        for part in objective.parts(network, batch(name), Moment(epoch=epoch, epochs=8, step=epoch)):
+        for part in objective.parts(network, batch(name), Moment(epoch=epoch, epochs=8)):
             part.loss.backward()
             ours = {id(parameter) for parameter in groups[part.group]}
             reached = {path: one for path, one in network.named_parameters() if one.grad is not None}
@@ -158,7 +158,7 @@ def test_every_parameter_is_in_a_group_and_gets_a_gradient_from_its_own_parts(na
     assert not missing
 
 
-@pytest.mark.parametrize("name", networks.names())
+@pytest.mark.parametrize("name", zoo.entries())
 def test_plain_call_reaches_every_parameter_that_can_be_profiled(name: str) -> None:
     network = on_meta(name)
     output = network(samples(name))
@@ -169,10 +169,10 @@ def test_plain_call_reaches_every_parameter_that_can_be_profiled(name: str) -> N
     assert all(name == "dbn" and path.endswith("visible_bias") for path in unreached)
 
 
-@pytest.mark.parametrize("name", [name for name in networks.names() if PARAMETERS[name] < 1e6])
+@pytest.mark.parametrize("name", [name for name in zoo.entries() if PARAMETERS[name] < 1e6])
 def test_validation_gives_the_same_number_twice_and_draws_none(name: str) -> None:
     torch.manual_seed(0)
-    network, objective = networks.build(name).eval(), entry(name).goal(None)
+    network, objective = zoo.build(name).eval(), entry(name).goal(None)
     held_out = batch(name, 4, device="cpu")
     state = torch.get_rng_state()
     with torch.no_grad():
@@ -182,7 +182,7 @@ def test_validation_gives_the_same_number_twice_and_draws_none(name: str) -> Non
     assert torch.equal(torch.get_rng_state(), state)
 
 
-@pytest.mark.parametrize("name", networks.names())
+@pytest.mark.parametrize("name", zoo.entries())
 def test_every_network_names_the_data_it_is_trained_on(name: str) -> None:
     assert entry(name).data in {"synthetic", "zener", "digits", "text", "trees"}
 
@@ -202,7 +202,7 @@ def test_googlenet_without_auxiliary_heads_returns_logits_in_training() -> None:
     assert isinstance(network(torch.empty(2, 3, 224, 224, device="meta")), Tensor)
 
 
-@pytest.mark.parametrize("name", networks.names())
+@pytest.mark.parametrize("name", zoo.entries())
 def test_every_relu_module_works_in_place(name: str) -> None:
     relus = [module for module in on_meta(name).modules() if isinstance(module, nn.ReLU)]
     assert all(relu.inplace for relu in relus)
@@ -248,17 +248,17 @@ def test_a_feed_forward_network_has_at_least_as_many_hidden_units_as_inputs() ->
 
 def test_an_auto_encoder_that_is_not_narrower_than_its_input_is_refused() -> None:
     with pytest.raises(ValueError, match="fewer hidden units than its 64 inputs; got hidden=64"):
-        networks.build("autoencoder", hidden=64)
+        zoo.build("autoencoder", hidden=64)
 
 
 def test_gan_of_a_size_that_cannot_be_halved_twice_is_refused() -> None:
     with pytest.raises(ValueError, match="multiple of 4; got 10"):
-        networks.build("gan", size=10)
+        zoo.build("gan", size=10)
 
 
 @pytest.mark.parametrize("size", [12, 32])
 def test_gan_makes_images_of_the_size_it_is_built_for(size: int) -> None:
-    network = networks.build("gan", size=size, channels=3)
+    network = zoo.build("gan", size=size, channels=3)
     images = network(torch.rand(2, 3, size, size), want="images")
     assert images.shape == (2, 3, size, size)
     assert 0 <= images.min() <= images.max() <= 1
@@ -266,11 +266,11 @@ def test_gan_makes_images_of_the_size_it_is_built_for(size: int) -> None:
 
 def test_unknown_cell_is_an_error_that_lists_the_known_ones() -> None:
     with pytest.raises(ValueError, match="rnn, lstm; got 'gru'"):
-        networks.build("rnn", cell="gru")
+        zoo.build("rnn", cell="gru")
 
 
 def test_a_character_model_does_not_see_the_characters_to_come() -> None:
-    network = networks.build("lstm")
+    network = zoo.build("lstm")
     text = samples("lstm", device="cpu")
     changed = text.clone()
     changed[:, 40:] = (changed[:, 40:] + 1) % 256
@@ -281,13 +281,13 @@ def test_recursive_network_gives_a_tree_the_same_scores_whatever_the_padding() -
     torch.manual_seed(0)
     tree = torch.tensor([[[2, -1, -1], [1, -1, -1], [3, 1, -1], [4, 0, 2]]])  # true and not false
     padding = torch.tensor([0, -1, -1]).expand(1, 5, 3)
-    network = networks.build("recursive")
+    network = zoo.build("recursive")
     torch.testing.assert_close(network(torch.cat([tree, padding], dim=1)), network(tree))
 
 
 def test_recursive_network_knows_a_node_by_its_children_and_not_by_their_place() -> None:
     torch.manual_seed(0)
-    network = networks.build("recursive")
+    network = zoo.build("recursive")
     # or(true, not false), the leaves in either order.
     one = torch.tensor([[[2, -1, -1], [1, -1, -1], [3, 1, -1], [5, 0, 2]]])
     other = torch.tensor([[[1, -1, -1], [3, 0, -1], [2, -1, -1], [5, 2, 1]]])
@@ -298,12 +298,12 @@ def test_recursive_network_knows_a_node_by_its_children_and_not_by_their_place()
 def test_same_torch_seed_gives_the_same_weights(name: str) -> None:
     def weights() -> list[Tensor]:
         torch.manual_seed(3)
-        return list(networks.build(name).parameters())
+        return list(zoo.build(name).parameters())
 
     assert all(torch.equal(a, b) for a, b in zip(weights(), weights(), strict=True))
 
 
-@pytest.mark.parametrize("ask", [networks.build, networks.default_input, networks.num_classes])
+@pytest.mark.parametrize("ask", [zoo.build, zoo.entry])
 def test_unknown_name_is_an_error_that_lists_the_known_ones(ask: object) -> None:
     assert callable(ask)
     with pytest.raises(UnknownNetwork, match="resnet51") as caught:

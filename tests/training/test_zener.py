@@ -9,10 +9,10 @@ import pytest
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
-from torch.utils.data import DataLoader
+from torch.utils.data import DataLoader, TensorDataset
 
-from laptime.training import networks
 from laptime.training.data import zener
+from laptime.training.networks import registry as zoo
 
 
 def test_cards_are_float32_images_in_the_unit_interval_with_int64_labels() -> None:
@@ -104,15 +104,6 @@ def test_a_closed_symbol_looks_the_same_after_its_own_turn(symbol: str) -> None:
     assert np.abs(upright - turned).max() < 1e-3
 
 
-def test_dataset_yields_the_cards_as_tensors() -> None:
-    images, labels = zener.cards(12, size=16, noise=0.3, seed=9)
-    dataset = zener.dataset(12, size=16, noise=0.3, seed=9)
-    assert len(dataset) == 12
-    image, label = dataset[5]
-    assert torch.equal(image, torch.from_numpy(images[5]))
-    assert label.item() == labels[5]
-
-
 @pytest.fixture
 def one_thread() -> Iterator[None]:
     """Steps of a few milliseconds on two threads take ten times as long when another process wants a core."""
@@ -124,8 +115,9 @@ def one_thread() -> Iterator[None]:
 
 def accuracy_after_training(network: nn.Module, *, epochs: int, learning_rate: float) -> float:
     order = torch.Generator().manual_seed(0)
-    batches = DataLoader(zener.dataset(2000, seed=0), batch_size=32, shuffle=True, generator=order)
-    unseen, answers = zener.dataset(500, seed=1).tensors
+    dealt = TensorDataset(*map(torch.from_numpy, zener.cards(2000, seed=0)))
+    batches = DataLoader(dealt, batch_size=32, shuffle=True, generator=order)
+    unseen, answers = map(torch.from_numpy, zener.cards(500, seed=1))
     optimizer = torch.optim.Adam(network.parameters(), lr=learning_rate)
     for _ in range(epochs):
         for images, labels in batches:
@@ -142,7 +134,7 @@ def accuracy_after_training(network: nn.Module, *, epochs: int, learning_rate: f
 @pytest.mark.usefixtures("one_thread")
 def test_the_four_layer_network_learns_the_cards() -> None:
     torch.manual_seed(0)
-    assert accuracy_after_training(networks.build("zener4"), epochs=8, learning_rate=1e-3) > 0.8
+    assert accuracy_after_training(zoo.build("zener4"), epochs=8, learning_rate=1e-3) > 0.8
 
 
 @pytest.mark.slow

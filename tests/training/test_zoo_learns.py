@@ -10,12 +10,12 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from laptime.training import networks
 from laptime.training.data import NetworkInput, open_data
 from laptime.training.data.kinds import DataConfig, DigitsData, TextData, TreesData, ZenerData
+from laptime.training.networks import registry as zoo
 from laptime.training.networks.gan import energy_distance
-from laptime.training.networks.registry import classification, entry
-from laptime.training.objectives import Batch, Moment, Objective, StepLoss
+from laptime.training.networks.registry import entry
+from laptime.training.objectives import Batch, Classification, Moment, Objective, StepLoss
 
 BATCH = 32
 
@@ -48,7 +48,7 @@ def train(
             if len(picks) < BATCH:
                 continue
             batch = tuple(tensor[picks] for tensor in samples)
-            for part in objective.parts(network, batch, Moment(epoch=epoch, epochs=epochs, step=0)):
+            for part in objective.parts(network, batch, Moment(epoch=epoch, epochs=epochs)):
                 part.loss.backward()  # type: ignore[no-untyped-call]
                 optimizers[part.group].step()
                 optimizers[part.group].zero_grad()
@@ -70,7 +70,7 @@ def learned(name: str, found: tuple[Batch, Batch], *, epochs: int, rate: float, 
     """What the network is worth on held-out data after a short training."""
     torch.manual_seed(0)
     adam = options.pop("adam", {})
-    network, objective = networks.build(name, **options), entry(name).goal(None)
+    network, objective = zoo.build(name, **options), entry(name).goal(None)
     train(network, objective, found[0], epochs=epochs, rate=rate, **adam)
     return judged(network, objective, found[1])
 
@@ -84,7 +84,7 @@ def majority(found: tuple[Batch, Batch]) -> float:
 def linear_accuracy(found: tuple[Batch, Batch], classes: int) -> float:
     """Of logistic regression on the pixels."""
     torch.manual_seed(0)
-    network, objective = nn.Sequential(nn.Flatten(), nn.LazyLinear(classes)), classification(None)
+    network, objective = nn.Sequential(nn.Flatten(), nn.LazyLinear(classes)), Classification()
     network(found[0][0][:2])
     train(network, objective, found[0], epochs=10, rate=1e-3)
     return accuracy(judged(network, objective, found[1]))
@@ -168,13 +168,13 @@ def test_evidence_of_the_variational_auto_encoder_is_better_than_that_of_indepen
 def test_pre_training_alone_makes_the_machines_of_a_deep_belief_network_know_their_input() -> None:
     torch.manual_seed(0)
     (images, _), (held, _) = found = data(DigitsData(), "dbn")
-    network, objective = networks.build("dbn"), entry("dbn").goal(None)
+    network, objective = zoo.build("dbn"), entry("dbn").goal(None)
     machine = network.get_submodule("machines.0")
     groups = objective.groups(network)
     optimizer = torch.optim.Adam(groups["rbm1"], lr=1e-2)
-    for step, picks in enumerate(torch.randperm(len(images)).split(BATCH)):
+    for picks in torch.randperm(len(images)).split(BATCH):
         batch = (images[picks], None)
-        for part in objective.parts(network, batch, Moment(epoch=0, epochs=2, step=step)):
+        for part in objective.parts(network, batch, Moment(epoch=0, epochs=2)):
             part.loss.backward()  # type: ignore[no-untyped-call]
             optimizer.step()
             optimizer.zero_grad()
@@ -191,7 +191,7 @@ def test_made_digits_are_nearer_to_real_ones_than_the_mean_digit_is() -> None:
     mean = images.mean(dim=0, keepdim=True).expand_as(held)
     part = learned("gan", found, epochs=8, rate=3e-3, width=16, adam={"betas": (0.5, 0.999)})
     assert part.loss < energy_distance(mean, held)
-    assert energy_distance(mean, held) < judged(networks.build("gan"), entry("gan").goal(None), found[1]).loss
+    assert energy_distance(mean, held) < judged(zoo.build("gan"), entry("gan").goal(None), found[1]).loss
 
 
 @pytest.mark.parametrize("name", ["rnn", "lstm"])
@@ -216,14 +216,14 @@ def test_large_network_learns_one_batch_by_heart(name: str) -> None:
     torch.manual_seed(0)
     size = 64 if name == "alexnet" else 32  # smaller images do not survive its poolings
     batch = torch.randn(4, 3, size, size), torch.arange(4)
-    assert halves(networks.build(name, num_classes=4), entry(name).goal(None), batch)
+    assert halves(zoo.build(name, num_classes=4), entry(name).goal(None), batch)
 
 
 @pytest.mark.parametrize("name", ["fcn5", "fcn8"])
 def test_network_of_the_framework_study_learns_one_batch_by_heart(name: str) -> None:
     torch.manual_seed(0)
     batch = torch.randn(8, 512), torch.arange(8)
-    assert halves(networks.build(name), entry(name).goal(None), batch)
+    assert halves(zoo.build(name), entry(name).goal(None), batch)
 
 
 def halves(network: nn.Module, objective: Objective, batch: Batch) -> bool:
@@ -233,8 +233,8 @@ def halves(network: nn.Module, objective: Objective, batch: Batch) -> bool:
             module.p = 0.0
     optimizer = torch.optim.Adam(network.parameters(), lr=1e-4)
     losses: list[float] = []
-    for step in range(24):
-        (part,) = objective.parts(network, batch, Moment(epoch=0, epochs=1, step=step))
+    for _ in range(24):
+        (part,) = objective.parts(network, batch, Moment(epoch=0, epochs=1))
         part.loss.backward()  # type: ignore[no-untyped-call]
         optimizer.step()
         optimizer.zero_grad()
@@ -246,4 +246,4 @@ def halves(network: nn.Module, objective: Objective, batch: Batch) -> bool:
 
 def test_every_network_of_the_zoo_is_taught_here() -> None:
     others = {"zener4", "zener7", "autoencoder", "deconv", "rbm", "vae", "gan", "rnn", "lstm"}
-    assert {*LESSONS, *LARGE, *LARGEST, *others} == set(networks.names())
+    assert {*LESSONS, *LARGE, *LARGEST, *others} == set(zoo.entries())

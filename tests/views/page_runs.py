@@ -7,6 +7,7 @@ from tests.runs.samples import a_kernel, a_layer_time, a_step
 from laptime.model import How, Layer, Phase, Stage
 from laptime.runs import RunWriter, schema
 from laptime.runs.importers import collect
+from laptime.views.run_tables import BY_TIME, in_order
 
 NESTED = (
     ("stem", "stem.conv", 0.002),
@@ -175,3 +176,8 @@ ODD = {
     of_a_log: "A log holds times, and no accounts.",
 }
 """Runs that are not as they should be, and the sentence that a reader looks for."""
+
+
+def by_time(layers):
+    """The names of the layers, the largest first, as the pages give them to the figures."""
+    return [layer.layer for layer in in_order(layers, BY_TIME)]

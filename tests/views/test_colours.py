@@ -13,7 +13,8 @@ from tests.views.views import kinds, shown
 from laptime.model import ACCOUNTS
 from laptime.model.comparison import Verdict
 from laptime.model.statistics import Noise
-from laptime.render.html.render import static
+from laptime.render import terminal
+from laptime.render.html.page import static
 from laptime.render.terminal import run_text
 from laptime.runs import load
 from laptime.views import palette
@@ -41,7 +42,8 @@ def test_colours_can_be_asked_for_anywhere_and_change_no_letter(rich):
 
 def test_without_colour_a_terminal_has_bold_and_faint_alone(rich):
     file = io.StringIO()
-    run_text.show(rich, Console(file=file, force_terminal=True, no_color=True, width=80, markup=False))
+    to = Console(file=file, force_terminal=True, no_color=True, width=80, markup=False)
+    terminal.print_lines(run_text.run_lines(rich, 80), to)
     assert {code for codes in CODES.findall(file.getvalue()) for code in codes.split(";")} <= {"0", "1", "2"}
 
 

@@ -3,14 +3,15 @@ import re
 import shutil
 
 import pytest
+from tests.views import page_runs
 from tests.views.comparisons import a_run
 
 from laptime.model import Stage
-from laptime.render.terminal import comparison_text, run_text
-from laptime.render.terminal.experiment import results
+from laptime.render import terminal
+from laptime.render.terminal.run_text import comparison_lines
 from laptime.runs import load
 from laptime.views.comparison.sides import compare
-from laptime.views.run_document import content
+from laptime.views.run_document import content, trial_row
 
 
 @pytest.fixture
@@ -27,9 +28,9 @@ def compared(tmp_path):
 
 
 def shown(view, width=100):
-    to = run_text.console(io.StringIO())
+    to = terminal.console(io.StringIO())
     to.width = width
-    comparison_text.show(view, to)
+    terminal.print_lines(comparison_lines(view, to.width), to)
     return to.file.getvalue()
 
 
@@ -88,6 +89,27 @@ def test_networks_that_differ_are_named(compared):
     assert "the networks differ: A is alexnet, B vgg11" in found["notes"]
 
 
+def test_networks_without_a_name_that_share_few_layers_are_said_to_differ_first(tmp_path):
+    runs = [
+        load(a_run(tmp_path / "a", layers=("conv", "fc"))),
+        load(a_run(tmp_path / "b", layers=("attention", "mlp", "head"))),
+        load(a_run(tmp_path / "c", layers=("conv", "fc", "head"))),
+    ]
+    view = compare(runs[:1], runs[1:2])
+    line = "the networks differ: 0 of 5 layers are in both"
+    assert view.document()["notes"][0] == line
+    text = shown(view)
+    assert text.index(line) < text.index("A training step")
+    assert text.count(line) == 1
+    assert not compare(runs[:1], runs[2:]).networks_differ
+
+
+def test_layers_of_fewer_steps_than_the_accounts_are_said_to_be(tmp_path):
+    every, some = (load(make(tmp_path / name)) for name, make in (("a", a_run), ("b", page_runs.everything)))
+    assert "Layers, in ms\n" in shown(compare([every], [every]))
+    assert "Layers, in ms, in the 30 steps with layer times" in shown(compare([some], [some]))
+
+
 def test_losses_at_the_end_are_compared(compared):
     found = compared(a={"loss": 1.0}, b={"loss": 0.5})
     losses = {row["metric"]: row for row in found["results"]["train"]}
@@ -138,7 +160,7 @@ def test_show_and_compare_and_the_trials_table_have_one_rate(tmp_path):
     walls = [step.wall_s for step in run.steps if step.stage == "train" and step.rank == 0 and step.step > 0]
     assert shown_rate == pytest.approx(2 * 16 * len(walls) / sum(walls))
     assert compare([run], [run]).stages[Stage.TRAIN].rate.a == pytest.approx(shown_rate)
-    (row,) = results([("a", run.status, run)])
+    row = trial_row("a", run.status, run)
     assert row["train"]["samples_per_s"] == shown_rate
 
 

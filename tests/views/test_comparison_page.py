@@ -11,11 +11,12 @@ from tests.views.samples import a_rich_run
 
 from laptime.model import Stage
 from laptime.render.html.comparison_page import comparison_page
-from laptime.render.html.render import standalone
+from laptime.render.html.page import standalone
 from laptime.runs import load, schema
 from laptime.views.comparison import several
-from laptime.views.comparison.groups import differing_ends, distinct_names, groups_of
+from laptime.views.comparison.several import differing_ends, groups_of
 from laptime.views.comparison.sides import compare
+from laptime.views.format import distinct
 
 
 def page_of(*paths, **more):
@@ -159,6 +160,12 @@ def test_a_loss_that_is_no_number_is_told_in_the_table_of_runs(tmp_path):
     assert [row["val. loss"] for row in table(page, "runs")] == ["2", "not finite"]
 
 
+def test_several_runs_of_different_networks_are_said_to_be_first(tmp_path):
+    paths = [a_run(tmp_path / name, network={"name": name}) for name in ("alexnet", "vgg", "zener")]
+    page = comparison_page([[load(path) for path in paths]])
+    assert sections(page)["first"].bullets[0] == "the networks differ: alexnet, vgg, zener"
+
+
 def test_what_must_be_known_is_said_first(of_two):
     assert any("one run each" in note for note in sections(of_two)["first"].bullets)
     assert "profiling" not in sections(of_two)
@@ -233,7 +240,8 @@ def test_runs_of_identical_code_are_called_neither_faster_nor_slower(tmp_path):
 def test_runs_in_one_place_and_of_one_configuration_but_for_the_seed_are_repetitions(tmp_path):
     def grouped(*runs, given=None):
         loaded = [load(a_run(tmp_path / name, steps=3, **config)) for name, config in runs]
-        return [group.names for group in groups_of(given(loaded) if given else [loaded])]
+        groups = groups_of(given(loaded) if given else [loaded])
+        return [tuple(name for name, _ in group) for group in groups]
 
     seeds = [{"train": {"seed": seed}} for seed in (1, 2)]
     assert grouped(("a/rep-1", seeds[0]), ("a/rep-2", seeds[1])) == [("rep-1", "rep-2")]
@@ -327,4 +335,4 @@ def test_names_are_the_ends_of_paths_that_differ():
     assert differing_ends(["exp/a/rep-1", "exp/b/rep-1"]) == ["a/rep-1", "b/rep-1"]
     assert differing_ends(["runs/one"]) == ["one"]
     assert differing_ends(["same", "same"]) == ["same", "same"]
-    assert distinct_names(["same", "same", "other"]) == ["same", "same (2)", "other"]
+    assert distinct(["same", "same", "other"]) == ["same", "same (2)", "other"]

@@ -7,8 +7,7 @@ from tests.views import page_runs
 
 from laptime.model import Stage
 from laptime.runs import load, schema
-from laptime.views.figures.steps import of
-from laptime.views.step_bins import BINS, digest
+from laptime.views.step_bins import BINS, digest, histogram, of
 
 MANY = 10_000
 SLOW = 7_777
@@ -55,7 +54,7 @@ def made(tmp_path):
 
 
 def test_ten_thousand_steps_become_three_hundred_bins_with_their_true_quartiles(long_run):
-    rows = long_run.steps
+    rows = long_run.steps[Stage.TRAIN]
     assert len(rows["step"]) == BINS
     assert rows["count"].sum() == MANY
     bins = np.arange(MANY) * BINS // MANY
@@ -82,36 +81,36 @@ def test_one_slow_layer_time_among_ten_thousand_is_kept_by_itself(long_run):
 
 
 def test_the_loss_is_the_mean_of_each_bin_and_its_seconds_end_where_the_run_ends(long_run):
-    rows = long_run.learning
+    rows = long_run.learning[Stage.TRAIN]
     bins = np.arange(MANY) * BINS // MANY
     assert rows["loss"][5] == pytest.approx(1.0 + np.flatnonzero(bins == 5).mean())
     assert rows["at_s"][-1] == pytest.approx(walls().sum())
 
 
 def test_the_histogram_holds_every_counted_step_once_and_the_slowest_in_its_last_bar(long_run):
-    assert long_run.spread["count"].sum() == MANY - 1  # the first warms up
-    assert long_run.spread["bin"].max() == 79
-    assert long_run.spread["lo"][0] == walls()[1:].min()
+    low, _, counts = histogram(long_run.wall_s)
+    assert counts.sum() == MANY - 1  # the first warms up
+    assert counts[79] > 0
+    assert low == walls()[1:].min()
 
 
 def test_a_short_run_has_a_bin_for_every_step(made):
     found = made([a_step(n) for n in range(2 * BINS)])
-    assert list(found.steps["step"]) == list(range(2 * BINS))
+    assert list(found.steps[Stage.TRAIN]["step"]) == list(range(2 * BINS))
 
 
 def test_steps_far_apart_are_binned_by_their_number(made):
     """Layer marks come on a random share of the steps; a log may tell of every thousandth."""
     found = made([a_step(n * 1000) for n in range(50)])
-    assert list(found.steps["step"]) == [n * 1000 for n in range(50)]
+    assert list(found.steps[Stage.TRAIN]["step"]) == [n * 1000 for n in range(50)]
 
 
 def test_ranks_and_stages_have_bins_of_their_own(tmp_path):
     found = digest(load(page_runs.everything(tmp_path / "run")))
-    assert set(zip(found.steps["stage"], found.steps["rank"], strict=True)) == {
-        *((stage, rank) for stage in ("train", "validation") for rank in (0, 1))
-    }
-    assert set(found.steps["device"]) == {"cuda:0", "cuda:1"}
-    assert len(of(found.steps, stage="train", rank=1)["step"]) == page_runs.STEPS
+    for stage in Stage:
+        assert set(found.steps[stage]["rank"]) == {0, 1}
+        assert set(found.steps[stage]["device"]) == {"cuda:0", "cuda:1"}
+    assert len(of(found.steps[Stage.TRAIN], rank=1)["step"]) == page_runs.STEPS
     assert set(found.layers["rank"]) == {0, 1}
 
 
@@ -126,19 +125,19 @@ def test_of_a_run_that_only_validates_the_layers_are_those_of_validation(tmp_pat
     found = digest(load(page_runs.validation_only(tmp_path / "run")))
     assert found.stage is Stage.VALIDATION
     assert len(found.layers["step"]) == 3 * len(page_runs.NESTED)  # of four steps, the first warms up
-    assert found.spread["count"].sum() == 3
+    assert len(found.wall_s) == 3
 
 
 def test_steps_with_layer_marks_and_without_are_counted_apart_and_the_first_in_neither(tmp_path):
     found = digest(load(page_runs.write(tmp_path / "run")))
-    assert list(found.marked["marked"]) == [False, True]
-    assert list(found.marked["count"]) == [8, 40 - 8 - 2]  # less the first, and the traced one
+    counts = {marked: len(seconds) for marked, seconds in found.marked.items()}
+    assert counts == {False: 8, True: 40 - 8 - 2}  # less the first, and the traced one
 
 
 def test_losses_that_are_no_number_are_counted_and_left_out_of_the_means(tmp_path):
     found = digest(load(page_runs.lost_losses(tmp_path / "run")))
-    rows = of(found.learning, stage="train")
-    assert rows["lost"].sum() == 31  # an infinite one, then NaN from the tenth step on
+    rows = found.learning[Stage.TRAIN]
+    assert rows["not_finite"].sum() == 31  # an infinite one, then NaN from the tenth step on
     assert rows["loss"][3] == pytest.approx(1 / 4)
     assert math.isnan(rows["loss"][9])
     assert not np.isinf(rows["loss"]).any()
@@ -147,7 +146,7 @@ def test_losses_that_are_no_number_are_counted_and_left_out_of_the_means(tmp_pat
 def test_attempts_follow_each_other_in_seconds(made):
     steps = [a_step(n, start_s=0.1 * n) for n in range(3)]
     steps += [a_step(n, start_s=0.1 * (n - 3), attempt=1) for n in range(3, 6)]
-    assert made(steps).learning["at_s"] == pytest.approx([0.1, 0.2, 0.3, 0.4, 0.5, 0.6])
+    assert made(steps).learning[Stage.TRAIN]["at_s"] == pytest.approx([0.1, 0.2, 0.3, 0.4, 0.5, 0.6])
 
 
 def test_many_layers_get_fewer_bins_so_that_a_page_stays_small(made, monkeypatch):
@@ -161,5 +160,6 @@ def test_many_layers_get_fewer_bins_so_that_a_page_stays_small(made, monkeypatch
 
 def test_a_run_without_steps_has_a_digest_without_rows(tmp_path):
     found = digest(load(page_runs.no_steps(tmp_path / "run")))
-    tables = (found.steps, found.slow_steps, found.layers, found.slow_layers, found.learning, found.marked)
-    assert [len(next(iter(one.values()))) for one in tables] == [0] * 6
+    by_stage = (*found.steps.values(), *found.learning.values())
+    tables = (*by_stage, found.slow_steps, found.layers, found.slow_layers, found.marked)
+    assert [len(next(iter(one.values()))) for one in tables] == [0] * 8

@@ -2,7 +2,7 @@
 
 import pytest
 
-from laptime.render.terminal.configuration import lines
+from laptime.render.terminal.table import value_lines as lines
 
 ROWS = [
     ("network.options.num_classes_of_all", "[6, 16]", "default of network zener4", "An option of zener4."),

@@ -13,16 +13,13 @@ from laptime.render.html.run_page import run_page
 from laptime.runs import load
 from laptime.views import palette
 from laptime.views.figures import layers, learning, steps
-from laptime.views.figures.breakdown import books
 from laptime.views.figures.figure import Figure
-from laptime.views.figures.memory import memory
-from laptime.views.figures.recorder import profiling
+from laptime.views.figures.layers import treemap
+from laptime.views.figures.one_step import memory, timeline
 from laptime.views.figures.roofline import Ceiling, _apart, roofline
-from laptime.views.figures.timeline import timeline
-from laptime.views.figures.treemap import treemap
-from laptime.views.one_step import typical_step
+from laptime.views.figures.steps import books, profiling
 from laptime.views.run_view import run_view
-from laptime.views.step_bins import digest
+from laptime.views.step_bins import digest, typical_step
 
 NAMES = [name for name, _, _ in page_runs.NESTED]
 ROUGHLY = pytest.approx
@@ -141,11 +138,10 @@ def test_the_accounts_over_the_training_are_those_of_the_books(given):
 
 
 def test_what_is_in_no_layer_is_the_wait_and_the_host(given):
-    error = steps.percentage_error(given.digest)
+    total, error = steps.closure(given.digest)
     assert numbers(trace(error, "not in compute accounts")["y"])[0] == ROUGHLY(25)
     assert "communication" in error.caption
     assert numbers(trace(error, "in no account (unexplained)")["y"])[0] == 0
-    total = steps.total_against_profiled(given.digest)
     assert numbers(trace(total, "total (wall time)")["y"])[0] == ROUGHLY(40)
     assert numbers(trace(total, "compute accounts")["y"])[0] == ROUGHLY(30)
 
@@ -159,7 +155,7 @@ def test_the_histogram_has_a_bar_where_the_steps_are(given):
 
 
 def test_a_phase_over_the_iterations_shows_only_its_own_lines(given):
-    figure = layers.over_iterations(given.digest, layers.by_time(given.part.layers), "layer")
+    figure = layers.over_iterations(given.digest, page_runs.by_time(given.part.layers), "layer")
     assert [one.name for one in figure.choices] == [
         f"cuda:{rank} rank {rank}, {phase}"
         for rank in (0, 1)
@@ -167,12 +163,12 @@ def test_a_phase_over_the_iterations_shows_only_its_own_lines(given):
     ]
     for choice, expected in zip(figure.choices, (6.0, 1.8, 3.0, 1.2) * 2, strict=True):
         shown = [figure.traces[place] for place in choice.shows]
-        assert [one["name"] for one in shown] == layers.by_time(given.part.layers)
+        assert [one["name"] for one in shown] == page_runs.by_time(given.part.layers)
         assert numbers(shown[0]["y"]) == ROUGHLY(expected)
 
 
 def test_a_layer_of_the_selector_shows_its_three_phases_on_each_rank(given):
-    figure = layers.one_layer(given.digest, layers.by_time(given.part.layers), "layer")
+    figure = layers.one_layer(given.digest, page_runs.by_time(given.part.layers), "layer")
     (head,) = [one for one in figure.choices if one.name == "head"]
     shown = [figure.traces[place] for place in head.shows]
     assert [float(numbers(one["y"])[0]) for one in shown] == ROUGHLY([0.3, 0.5, 0.2] * 2)
@@ -229,7 +225,7 @@ def test_step_numbers_are_said_to_count_validation_where_there_is_one(given, tmp
 
 
 def test_few_measured_steps_are_dots_and_many_a_line(given, tmp_path, monkeypatch):
-    order = layers.by_time(given.part.layers)
+    order = page_runs.by_time(given.part.layers)
     figure = layers.over_iterations(given.digest, order, "layer", "Of 31 steps.")
     assert {one["mode"] for one in figure.traces} == {"lines+markers"}
     assert figure.caption.endswith(
@@ -256,7 +252,7 @@ def test_the_longest_points_of_a_roofline_bear_their_names_and_a_bend_is_only_to
 
 
 def test_of_many_bars_the_longest_bear_their_names(given, monkeypatch):
-    monkeypatch.setattr("laptime.views.figures.timeline._MOST_NAMES", 2)
+    monkeypatch.setattr("laptime.views.figures.one_step._MOST_NAMES", 2)
     texts = [text for one in timeline(given.one).traces for text in one["text"]]
     assert sorted(filter(None, texts)) == ["blocks.0", "blocks.0.mlp"]
 
@@ -264,7 +260,7 @@ def test_of_many_bars_the_longest_bear_their_names(given, monkeypatch):
 def test_memory_is_what_the_traced_step_measured(given):
     (measured,) = memory(given.one, None).traces
     assert set(numbers(measured["y"])) == {page_runs.TRACED + 1.0}
-    assert memory(dataclasses.replace(given.one, layers=[]), None) is None
+    assert not memory(dataclasses.replace(given.one, layers=[]), None)
 
 
 def test_a_module_is_as_large_as_its_layers_and_a_layer_inside_a_layer_counts_once(given):
@@ -305,7 +301,7 @@ def test_a_roofline_has_a_point_for_each_pass_that_computes(given):
     assert roof["y"] == ROUGHLY([min(1e12, x * 1e9) for x in roof["x"]])
     assert "a sheet" in figure.caption
     assert "No roof" in roofline(given.part.layers, work, None).caption
-    assert roofline(given.part.layers, _workload(flops=0), None) is None
+    assert not roofline(given.part.layers, _workload(flops=0), None)
     valid(figure)
 
 
@@ -346,20 +342,21 @@ def test_there_is_no_figure_without_rows(tmp_path):
     empty = Given(page_runs.no_steps(tmp_path / "run"))
     assert empty.figures == []
     assert empty.one is None
-    for draw in (steps.step_time, steps.accounts_over_steps, steps.total_against_profiled, profiling):
-        assert draw(empty.digest) is None
-    assert learning.loss(empty.digest.learning) is None
-    assert learning.accuracy(empty.digest.learning) is None
+    for draw in (steps.step_time, steps.accounts_over_steps, profiling):
+        assert not draw(empty.digest)
+    assert steps.closure(empty.digest) == []
+    assert not learning.loss(empty.digest.learning)
+    assert not learning.accuracy(empty.digest.learning)
     assert layers.over_iterations(empty.digest, [], "layer") is None
     assert layers.one_layer(empty.digest, [], "layer") is None
-    assert layers.layers_together([], "layer") is None
-    assert treemap([], {}) is None
-    assert books(run_view(empty.run)) is None
+    assert not layers.layers_together([], "layer")
+    assert not treemap([], {})
+    assert not books(run_view(empty.run))
 
 
 def test_a_line_of_one_step_would_be_invisible_so_there_is_none(tmp_path):
     single = Given(page_runs.one_step(tmp_path / "run"))
-    assert steps.accounts_over_steps(single.digest) is None
+    assert not steps.accounts_over_steps(single.digest)
     assert [one["mode"] for one in steps.step_time(single.digest).traces][-1] == "markers"
 
 

@@ -7,13 +7,14 @@ import pytest
 from starlette.testclient import TestClient
 from tests.runs.samples import a_layer_time, add_steps, start
 
-from laptime.render.html.notebook import notebook
+from laptime.render import terminal
+from laptime.render.html.run_page import notebook
 from laptime.render.server.app import app
 from laptime.render.terminal import run_text
-from laptime.render.terminal.experiment import results, table
 from laptime.runs import load, schema
-from laptime.runs.health import Health, why
-from laptime.views.run_document import content
+from laptime.runs.document import Health
+from laptime.runs.health import why
+from laptime.views.run_document import content, trial_row
 from laptime.views.run_view import run_view
 
 LOST = "6 of 10 steps were lost: the disk was full."
@@ -37,7 +38,7 @@ def run(small_disk):
 
 def printed(found):
     text = io.StringIO()
-    run_text.show(found, run_text.console(text))
+    terminal.print_lines(run_text.run_lines(found, 80), terminal.console(text))
     return text.getvalue()
 
 
@@ -57,9 +58,9 @@ def test_pages_notebooks_and_lists_say_that_a_run_is_incomplete(run):
     client = TestClient(app(run.path.parent), base_url="http://localhost:8765")
     assert f'<p class="warning" role="alert">{LOST}</p>' in client.get("/runs/r").text
     assert '<span class="status failed">incomplete</span>' in client.get("/").text
-    rows = results([("r", run.status, run)])
+    rows = [trial_row("r", run.status, run)]
     assert rows[0]["lost_rows"] == {"steps": 6}
-    assert "finished, incomplete" in table(rows).plain
+    assert any("finished, incomplete" in line.plain for line in run_text.trial_lines(rows, 100))
 
 
 def test_rows_that_wait_are_told_with_the_next_attempt_while_the_writer_runs(small_disk):

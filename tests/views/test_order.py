@@ -1,11 +1,12 @@
 from dataclasses import replace
+from typing import get_args
 
 from tests.views.samples import a_rich_run
 
 from laptime.cli.show import Sort
 from laptime.model import LayerSeconds
 from laptime.runs import load
-from laptime.views.layer_order import ORDERS, in_order, largest, ordered
+from laptime.views.run_tables import ORDERS, in_order, largest, ordered
 from laptime.views.run_view import run_view
 
 
@@ -71,4 +72,4 @@ def test_a_run_is_sorted_in_both_stages_and_else_the_same(tmp_path):
 
 
 def test_the_command_offers_every_order():
-    assert [*Sort] == [*ORDERS]
+    assert get_args(Sort) == tuple(ORDERS)

@@ -6,16 +6,16 @@ import pytest
 from tests.views.test_comparison_page import check, figures, sections, table
 
 from laptime.errors import PredictionError
-from laptime.estimate.measured_step import MeasuredStep
+from laptime.estimate.run_correction import MeasuredStep
 from laptime.files.write import plain
 from laptime.model import Phase, summarize
 from laptime.model.prediction import PredictedTime, Prediction
 from laptime.render.html.comparison_page import predicted_comparison_page
+from laptime.render.html.page import standalone
 from laptime.render.html.prediction_page import prediction_page
-from laptime.render.html.render import standalone
 from laptime.views.comparison.predicted import PredictedComparison
 from laptime.views.comparison.sides import LayerComparison
-from laptime.views.prediction.view import PredictionView, read_view
+from laptime.views.prediction import PredictionView, read_view
 
 GIB = 2**30
 EVIL = "<img src=x onerror=alert(1)>"
@@ -240,7 +240,6 @@ def beside(layers, *, same_device=True):
     )
     return PredictedComparison(
         same_device=same_device,
-        run_id="1",
         run_path="runs/one",
         measured=measured,
         prediction_path="p.json",

@@ -7,13 +7,23 @@ from html.parser import HTMLParser
 import pytest
 from tests.views import page_runs
 
-from laptime.render.html.notebook import notebook
-from laptime.render.html.render import prose, script_json, standalone
-from laptime.render.html.run_page import run_page
+from laptime.render.html.page import prose, script_json, standalone
+from laptime.render.html.run_page import notebook, run_page
 from laptime.runs import load
 
 SECTIONS = [
-    *("first", "books", "training", "layers", "iterations", "closure", "step", "roofline", "learning"),
+    *(
+        "first",
+        "books",
+        "training",
+        "ranks",
+        "layers",
+        "iterations",
+        "closure",
+        "step",
+        "roofline",
+        "learning",
+    ),
     *("recorder", "environment"),
 ]
 

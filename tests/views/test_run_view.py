@@ -11,20 +11,19 @@ from tests.views.samples import a_rich_run
 from tests.views.test_figures import numbers, trace
 
 from laptime.model import Account, Phase, Stage
+from laptime.render import terminal
 from laptime.render.html.run_page import run_page, tiles
-from laptime.render.server.results import cells
+from laptime.render.server.listing import cells
 from laptime.render.terminal import run_text
-from laptime.render.terminal.experiment import results
 from laptime.runs import load, schema
 from laptime.runs.table_reader import StoredTable
 from laptime.views import format
 from laptime.views.figures import layers, learning, steps
-from laptime.views.figures.timeline import timeline
-from laptime.views.one_step import typical_step
-from laptime.views.run_document import content, document
+from laptime.views.figures.one_step import timeline
+from laptime.views.run_document import content, document, trial_row
 from laptime.views.run_tables import accounts_table, layers_table
 from laptime.views.run_view import run_view
-from laptime.views.step_bins import digest
+from laptime.views.step_bins import digest, typical_step
 
 
 @pytest.fixture
@@ -73,8 +72,8 @@ def test_a_step_has_one_headline_number_in_every_view(tmp_path):
     headline = format.milliseconds(view.train.wall_s.median)
     (tile,) = [tile for tile in tiles(view) if tile.name == "training step"]
     text = io.StringIO()
-    run_text.show(view, run_text.console(text))
-    (row,) = results([("one", "finished", run)])
+    terminal.print_lines(run_text.run_lines(view, 80), terminal.console(text))
+    row = trial_row("one", "finished", run)
     assert tile.value == f"{headline} ms"
     assert f"{headline} ms each" in text.getvalue()
     assert cells(run)["step"] == headline
@@ -102,6 +101,14 @@ def test_the_columns_of_a_layer_add_up_to_its_total_and_the_layers_to_the_comput
         phases = sum(float(texts[phase]) for phase in ("forward", "backward", "update"))
         assert float(texts["total"]) == pytest.approx(phases, abs=0.002)
     assert {"median", "±"} <= set(titles)
+
+
+def test_the_table_of_layers_says_how_many_steps_have_layer_times(tmp_path):
+    every = run_view(load(a_finished_run(tmp_path / "run", ["a", "b"])))
+    assert layers_table(every.train, "layer").title == "Layers of a training step, in ms, largest first"
+    some = run_view(load(page_runs.everything(tmp_path / "some")))
+    title = "Layers of a training step, in ms, in the 30 steps with layer times, largest first"
+    assert layers_table(some.train, "layer").title == title
 
 
 def test_predicted_layers_are_drawn_by_the_figure_of_measured_ones(tmp_path):
@@ -195,6 +202,7 @@ def test_long_times_have_no_exponent(tmp_path):
     assert hovers
     assert not [form for form in hovers if form.endswith("g")]
     text = io.StringIO()
-    run_text.show(run_view(load(tmp_path / "run")), run_text.console(text))
+    view = run_view(load(tmp_path / "run"))
+    terminal.print_lines(run_text.run_lines(view, 80), terminal.console(text))
     assert "45,130 ms each" in text.getvalue()
     assert "0.355 samples/s" in text.getvalue()

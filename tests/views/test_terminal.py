@@ -9,6 +9,7 @@ from tests.runs.samples import HOSTILE, a_finished_run, start
 from tests.views.samples import a_rich_run
 
 from laptime.model import Account, Stage
+from laptime.render import terminal
 from laptime.render.html.run_page import tiles
 from laptime.render.terminal import run_text
 from laptime.runs import AccountSummaries, load
@@ -20,9 +21,10 @@ MARKUP = ["[red]x", "[/]", "[bold]", ":smile:", "[link=http://x]y[/link]", "\x1b
 def shown(path, width=80, *, every_layer=False, encoding="utf-8"):
     raw = io.BytesIO()
     file = io.TextIOWrapper(raw, encoding=encoding, errors="replace", newline="")
-    to = run_text.console(file)
+    to = terminal.console(file)
     to.width = width
-    run_text.show(run_view(load(path)), to, every_layer=every_layer)
+    view = run_view(load(path))
+    terminal.print_lines(run_text.run_lines(view, to.width, every_layer=every_layer), to)
     file.flush()
     return raw.getvalue().decode(encoding)
 
@@ -185,7 +187,7 @@ def test_colour_changes_no_letter(rich):
     coloured = Console(
         file=io.StringIO(), force_terminal=True, color_system="truecolor", width=80, markup=False
     )
-    run_text.show(run_view(load(rich)), coloured)
+    terminal.print_lines(run_text.run_lines(run_view(load(rich)), coloured.width), coloured)
     text = re.sub(r"\x1b\[[0-9;]*m", "", coloured.file.getvalue())
     assert [line.rstrip() for line in text.splitlines()] == shown(rich).splitlines()
 

@@ -1,7 +1,6 @@
 """How a run looks: orders, widths, bars, lines over time, and what a plain terminal makes of it."""
 
 import re
-from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -11,17 +10,15 @@ from tests.views.samples import a_rich_run
 from tests.views.views import kinds, shown
 
 from laptime.model import ACCOUNTS, Phase, Stage
-from laptime.render.terminal.experiment import results
-from laptime.render.terminal.experiment import table as trials
-from laptime.render.terminal.fit import paragraph, shortened
-from laptime.render.terminal.run_text import device_lines
+from laptime.render.terminal import paragraph, shortened
+from laptime.render.terminal.run_text import device_lines, trial_lines
 from laptime.runs import load, schema
 from laptime.views import format
 from laptime.views.findings import look_first
-from laptime.views.layers_by_device import DeviceSeconds
+from laptime.views.run_document import trial_row
 from laptime.views.run_tables import marked_steps
 from laptime.views.run_view import run_view
-from laptime.views.step_series import series
+from laptime.views.step_series import DeviceSeconds, series
 
 WIDTHS = (40, 60, 80, 100, 140)
 
@@ -156,9 +153,9 @@ def test_one_phase_needs_no_legend(rich):
 
 
 def test_step_time_and_loss_are_drawn_over_the_run(rich):
-    lines = section(shown(rich), "training steps")
-    assert re.search(r"step time +[▁-█]{10} +from 10\.0 to 10\.0 ms, at most 10\.0 ms", lines[1])
-    assert re.search(r"loss +[▁-█]{12} +from 1 to 0\.08333", lines[2])
+    lines = section(shown(rich), "step time")
+    assert re.search(r"step time +[▁-█]{10} +from 10\.0 to 10\.0 ms, at most 10\.0 ms", lines[0])
+    assert re.search(r"loss +[▁-█]{12} +from 1 to 0\.08333", lines[1])
 
 
 def test_a_loss_that_ends_in_nan_says_so(every_kind):
@@ -175,7 +172,7 @@ def test_too_few_steps_make_no_line_but_tell_their_loss(every_kind):
 
 def test_the_most_memory_is_told_with_its_layer(rich):
     assert "most memory allocated: 3.0 MiB, while" in shown(rich)
-    rich = replace(rich, environment={"device": {"type": "cuda", "memory_bytes": 2**30}})
+    rich.run.environment = {"device": {"type": "cuda", "memory_bytes": 2**30}}
     assert "most memory allocated: 3.0 MiB of 1,024.0 MiB, while" in shown(rich)
 
 
@@ -218,10 +215,10 @@ def test_a_row_that_no_device_has_is_unknown():
 
 def test_a_table_of_trials_fits_and_colours_how_each_ended(tmp_path):
     run = load(a_finished_run(tmp_path / "run", ["conv"]))
-    rows = results([("a/long/name/of/a/trial-1", "interrupted", run), ("trial-2", "failed", None)])
+    rows = [trial_row("a/long/name/of/a/trial-1", "interrupted", run), trial_row("trial-2", "failed", None)]
     for width in WIDTHS:
-        assert all(cell_len(line) <= width for line in trials(rows, width).plain.splitlines())
-    styles = {str(span.style) for span in trials(rows, 100).spans}
+        assert all(line.cell_len <= width for line in trial_lines(rows, width))
+    styles = {str(span.style) for line in trial_lines(rows, 100) for span in line.spans}
     assert {"yellow", "red"} <= styles
 
 
@@ -273,7 +270,7 @@ def test_layers_of_the_first_step_alone_are_said_to_be(tmp_path):
 
 
 def test_a_mean_far_from_the_median_stands_beside_it(tmp_path):
-    assert "10.0 ms each (half 10.0 to 10.0: steady) · 19.0 ms on average" in shown(
+    assert "10.0 ms each (middle half 10.0 to 10.0: steady) · 19.0 ms on average" in shown(
         of_marked(tmp_path / "run", [2]), 140
     )
 

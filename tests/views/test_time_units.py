@@ -2,7 +2,7 @@
 
 import math
 
-from laptime.views.time_units import cells, figures
+from laptime.views.format import cells, figures
 
 
 def test_an_infinite_number_is_written_as_such():

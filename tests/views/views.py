@@ -7,6 +7,7 @@ from tests.runs.samples import a_finished_run, a_layer_time, a_network, a_step, 
 from tests.views.samples import a_rich_run
 
 from laptime.model import Phase
+from laptime.render import terminal
 from laptime.render.terminal import run_text
 from laptime.runs import load, schema
 from laptime.views.run_view import run_view
@@ -14,9 +15,9 @@ from laptime.views.run_view import run_view
 
 def shown(found, width=80, *, colour=None, encoding="utf-8", **how):
     raw = io.BytesIO()
-    to = run_text.console(io.TextIOWrapper(raw, encoding=encoding, newline=""), colour=colour)
+    to = terminal.console(io.TextIOWrapper(raw, encoding=encoding, newline=""), colour=colour)
     to.width = width
-    run_text.show(found, to, **how)
+    terminal.print_lines(run_text.run_lines(found, to.width, **how), to)
     to.file.flush()
     return raw.getvalue().decode(encoding)
 

@@ -8,7 +8,8 @@ from pathlib import Path
 from pydantic import BaseModel
 
 from laptime.training.config import fields
-from laptime.training.config.notation import written
+from laptime.training.config.fields import written
+from laptime.training.data.kinds import KINDS
 
 PAGE = Path(__file__).parents[2] / "docs" / "configuration.md"
 BEGIN = "<!-- reference: written by `make docs` -->"
@@ -21,17 +22,16 @@ def reference() -> str:
 
 
 def _lines() -> Iterator[str]:
-    yield from _table("", [fields.keys()["name", ""]], "")
-    for section, models in fields.sections().items():
-        for model in models:
-            kind = model.model_fields["kind"].default if section == "data" else ""
+    yield from _table("", [fields.keys("")["name"]], "")
+    for section in fields.sections():
+        for kind in KINDS if section == "data" else ("",):
             title = f'`[data]` with `kind = "{kind}"`' if kind else f"`[{section}]`"
             keys = [
                 key
-                for key in fields.keys().values()
-                if key.kind == kind and key.name.startswith(f"{section}.") and key.name != "data.kind"
+                for key in fields.keys(kind).values()
+                if key.name.startswith(f"{section}.") and key.name != "data.kind"
             ]
-            yield from _table(title, keys, _doc(model))
+            yield from _table(title, keys, _doc(fields.model(section, kind)))
 
 
 def _table(title: str, keys: list[fields.Key], doc: str) -> Iterator[str]:
@@ -40,12 +40,12 @@ def _table(title: str, keys: list[fields.Key], doc: str) -> Iterator[str]:
     yield "| key | takes | default | meaning |"
     yield "|---|---|---|---|"
     for key in keys:
-        yield f"| `{key.name}` | {key.takes.words} | {_default(key)} | {key.meaning.replace('|', '/')} |"
+        yield f"| `{key.name}` | {key.words} | {_default(key)} | {key.meaning.replace('|', '/')} |"
     yield ""
 
 
 def _default(key: fields.Key) -> str:
-    if key.required:
+    if key.info.is_required():
         return "(required)"
     return "–" if key.default in (None, "", {}, ()) else f"`{written(key.default)}`"
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from laptime import errors as errors_module
 from laptime.model import Layer
-from laptime.runs.health import Health
+from laptime.runs.document import Health
 from laptime.runs.schema import TABLES
 from tools.reference.markdown import table
 from tools.reference.phrases import DOCUMENT, FIELDS, HEALTH, SHOWN
@@ -27,6 +27,7 @@ run.json          what the run is, below
 network.json      {"layers": […]}, in the order of the network
 workload.json     what its step asks of a machine, for predictions
 health-r1.json    `health` of another rank than the first, if that had trouble
+exchanges-r1.json what a rank exchanged in training steps, by kind of collective and by bucket of gradients
 steps/*.parquet   a row for each step and rank
 layers/*.parquet  a row for each layer and phase of each step with layer times
 kernels/*.parquet a row for each kernel of the kernel-traced steps

@@ -40,6 +40,8 @@ SHOWN: Mapping[str, str] = {
     "health": "rows lost or waiting, by table; failed checkpoints; who writes it; `told`: that in sentences",
     "train": "books, layers, course and results of the training steps; null without any",
     "validation": "the same of the validation steps",
+    "ranks": "of several ranks: pace, staleness, who waits for whom, traffic; null for one alone",
+    "target": "`metric`, `value`, whether `reached`, after how many `seconds`, steps, epochs; null without",
     "recorder": "what recording cost, and how that is known",
     "kernels": "the kernel-traced steps: which, how they agree with the others, what they left behind",
     "lost": "tables that were recorded and whose files are gone",

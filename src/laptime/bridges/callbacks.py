@@ -12,11 +12,11 @@ from torch.optim import Optimizer
 
 from laptime.bridges.ranks import follow_first
 from laptime.errors import NotJoined, RecordingError
-from laptime.recorder.clocks import Clock
+from laptime.recorder.backends import Clock
 from laptime.recorder.layer_division import Granularity
 from laptime.recorder.recorder import Recorder
 from laptime.runs import Run
-from laptime.runs.locations import default_out, unused
+from laptime.runs.directory import default_out, unused
 
 
 class RecordOptions(TypedDict, total=False):
@@ -60,19 +60,13 @@ class Trainings:
         Ranks write where rank 0 does; None for one that cannot.
         """
         out = self._out if self._out is not None else default_out()
-        given = self._options.get("config", {})
         try:
             place, rank = follow_first(unused(out) if self._count else out)
         except NotJoined as error:
             warnings.warn(f"laptime: {error}", stacklevel=3)
             return None
-        recorder = Recorder(
-            network,
-            list(optimizers),
-            out=place,
-            rank=rank,
-            **self._options | {"config": {**config, **given}},
-        )
+        options = self._options | {"config": {**config, **self._options.get("config", {})}}
+        recorder = Recorder(network, list(optimizers), out=place, rank=rank, **options)
         recorder.start()
         self.recorder = recorder
         self._count += 1

@@ -7,9 +7,9 @@ layers keep their paths. The rest of `training_step` is loss or host time.
 
 from __future__ import annotations
 
-import functools
 import sys
 from collections.abc import Callable
+from functools import partial
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
@@ -23,7 +23,7 @@ from laptime.model import Stage
 from laptime.recorder.arguments import batch_size
 from laptime.recorder.guard import RecordingPart, shielded
 from laptime.recorder.recorder import Recorder
-from laptime.recorder.torch_patches import Patches
+from laptime.recorder.torch_patches import Leave, Patches, watched
 from laptime.runs import Run
 
 
@@ -76,63 +76,43 @@ class LightningCallback(Callback):
             self._watch_loss(pl_module)
 
     def _watch_loss(self, pl_module: LightningModule) -> None:
-        self._patches.replace(type(pl_module), "training_step", self._ending_loss)
-        self._patches.replace(type(pl_module), "log", self._logging)
+        self._patches.replace(type(pl_module), "training_step", partial(watched, self._enter_step))
+        self._patches.replace(type(pl_module), "log", partial(watched, self._enter_log))
 
-    def _ending_loss(self, training_step: Any) -> Any:
+    def _enter_step(self, *_: Any, **__: Any) -> Leave | None:
         """What `training_step` does after the loss is host time, though Lightning scales the loss later."""
+        active = self._trainings.active
+        return None if active is None else lambda _: active.marks.end_loss()
 
-        @functools.wraps(training_step)
-        def ending(*args: Any, **kwargs: Any) -> Any:
-            result = training_step(*args, **kwargs)
-            if self._trainings.active is not None:
-                self._trainings.active.marks.end_loss()
-            return result
-
-        return ending
-
-    def _logging(self, log: Any) -> Any:
-        @functools.wraps(log)
-        def logging(*args: Any, **kwargs: Any) -> Any:
-            if self._trainings.active is None:
-                return log(*args, **kwargs)
-            leave = self._trainings.active.marks.enter_aside()
-            try:
-                return log(*args, **kwargs)
-            finally:
-                if leave is not None:
-                    leave(None)
-
-        return logging
+    def _enter_log(self, *_: Any, **__: Any) -> Leave | None:
+        active = self._trainings.active
+        return None if active is None else active.marks.enter_zero_grad()
 
     def _end(self, error: BaseException | None = None) -> None:
         self._patches.restore()
         self._trainings.end(error)
 
     @shielded(RecordingPart.RECORDING)
-    def on_train_batch_end(
-        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
+    def _lap(
+        self, stage: Stage, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any
     ) -> None:
-        """A training batch is a step."""
         recorder = self._trainings.active
         if recorder is None:
             return
         loss = number(outputs)
         if loss is not None:
             # Lightning has divided it by the batches that make one update.
-            share = trainer.accumulate_grad_batches if pl_module.automatic_optimization else 1
+            divided = stage is Stage.TRAIN and pl_module.automatic_optimization
+            share = trainer.accumulate_grad_batches if divided else 1
             recorder.log(loss=loss * share if share > 1 else loss)
-        recorder.lap(stage=Stage.TRAIN, samples=batch_size(batch), epoch=trainer.current_epoch)
+        recorder.lap(stage=stage, samples=batch_size(batch), epoch=trainer.current_epoch)
 
-    @shielded(RecordingPart.RECORDING)
-    def on_validation_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """`validation_step` may call other parts of the module than `training_step` did."""
-        recorder = self._trainings.active
-        if recorder is not None and not self._validated:
-            self._validated = True
-            recorder.search()
+    def on_train_batch_end(
+        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
+    ) -> None:
+        """A training batch is a step."""
+        self._lap(Stage.TRAIN, trainer, pl_module, outputs, batch)
 
-    @shielded(RecordingPart.RECORDING)
     def on_validation_batch_end(
         self,
         trainer: Trainer,
@@ -143,13 +123,15 @@ class LightningCallback(Callback):
         dataloader_idx: int = 0,
     ) -> None:
         """A validation batch is a step of its own stage."""
+        self._lap(Stage.VALIDATION, trainer, pl_module, outputs, batch)
+
+    @shielded(RecordingPart.RECORDING)
+    def on_validation_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """`validation_step` may call other parts of the module than `training_step` did."""
         recorder = self._trainings.active
-        if recorder is None:
-            return
-        loss = number(outputs)
-        if loss is not None:
-            recorder.log(loss=loss)
-        recorder.lap(stage=Stage.VALIDATION, samples=batch_size(batch), epoch=trainer.current_epoch)
+        if recorder is not None and not self._validated:
+            self._validated = True
+            recorder.search()
 
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Detach and close the run."""

@@ -23,9 +23,8 @@ from laptime.model import Stage
 from laptime.recorder.arguments import batch_size
 from laptime.recorder.guard import RecordingPart, shielded
 from laptime.recorder.layer_division import is_compiled
-from laptime.recorder.module_calls import after
 from laptime.recorder.recorder import Recorder
-from laptime.recorder.torch_patches import Patches
+from laptime.recorder.torch_patches import Patches, watch
 from laptime.runs import Run
 
 if find_spec("transformers") is None or find_spec("accelerate") is None:
@@ -43,7 +42,7 @@ class TrainerCallback(transformers.TrainerCallback):
 
     def __init__(self, out: str | Path | None = None, **options: Unpack[RecordOptions]) -> None:
         self._join(Trainings(out, options))
-        _watcher.add(self)
+        _watch_train(self)
 
     def _join(self, trainings: Trainings) -> None:
         self._trainings = trainings
@@ -58,10 +57,6 @@ class TrainerCallback(transformers.TrainerCallback):
     def run(self) -> Run:
         """The latest training's run."""
         return self._trainings.run
-
-    def begin(self, trainer: transformers.Trainer) -> None:
-        """Called when `train()` does."""
-        self._trainer = trainer
 
     def end(self, error: BaseException | None = None) -> None:
         """Close the run and leave nothing attached. Called however `train()` ends."""
@@ -78,26 +73,26 @@ class TrainerCallback(transformers.TrainerCallback):
             self._trainings.end(RecordingError("the trainer started again"))
         if self._unhook is not None:
             self._unhook()
-        network = self._called(kwargs["model"])
+        # Hooks inside a compiled module never fire: the one that the trainer calls counts.
+        wrapped = getattr(self._trainer, "model_wrapped", kwargs["model"])
+        network = wrapped if is_compiled(wrapped) else kwargs["model"]
+        optimizer = kwargs["optimizer"]
+        while isinstance(getattr(optimizer, "optimizer", None), Optimizer):
+            optimizer = optimizer.optimizer  # the torch optimizer inside accelerate's
         config = {
             "trainer": "transformers",
             "network": type(kwargs["model"]).__name__,
             "per_device_train_batch_size": args.per_device_train_batch_size,
             "gradient_accumulation_steps": args.gradient_accumulation_steps,
         }
-        if self._trainings.begin(network, [unwrapped(kwargs["optimizer"])], config) is not None:
-            self._unhook = after(network, self._take)
-
-    def _called(self, model: nn.Module) -> nn.Module:
-        """The module that the trainer calls: hooks inside a compiled one never fire."""
-        wrapped = getattr(self._trainer, "model_wrapped", model)
-        return wrapped if is_compiled(wrapped) else model
+        if self._trainings.begin(network, [optimizer], config) is not None:
+            self._unhook = watch(network, leave=self._take)
 
     @shielded(RecordingPart.RECORDING)
     def _take(self, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
         """The network was called: the batch's size and loss, still on the device."""
-        if self._samples is not None:
-            return  # not the step's first call
+        if self._samples is not None or output is None:
+            return  # not the step's first call, or one that raised
         self._samples = batch_size((*args, *kwargs.values()))
         loss = number(output)
         # With this argument it is the batch's share in its update's loss, whose items are counted together.
@@ -146,7 +141,7 @@ def follow(
     callback = TrainerCallback.__new__(TrainerCallback)
     callback._join(Joined(recorder, drive))
     callback._epoch = int(trainer.state.epoch or 0.0)
-    unhook = after(network, callback._take)
+    unhook = watch(network, leave=callback._take)
     trainer.add_callback(callback)
 
     def undo() -> None:
@@ -157,33 +152,23 @@ def follow(
     return undo
 
 
-def unwrapped(optimizer: Optimizer) -> Optimizer:
-    """The torch optimizer inside accelerate's."""
-    while isinstance(getattr(optimizer, "optimizer", None), Optimizer):
-        optimizer = optimizer.optimizer  # type: ignore[attr-defined]
-    return optimizer
+_callbacks = 0  # as long as there is one, they are told how `Trainer.train` ends
+_patches = Patches()
 
 
-class _Watcher:
-    """Tells callbacks how `Trainer.train` ends, as long as there is one."""
-
-    def __init__(self) -> None:
-        self._alive = 0
-        self._patches = Patches()
-
-    def add(self, callback: TrainerCallback) -> None:
-        if not self._alive:
-            self._patches.replace(transformers.Trainer, "train", _watched)
-        self._alive += 1
-        weakref.finalize(callback, self._forget).atexit = False
-
-    def _forget(self) -> None:
-        self._alive -= 1
-        if not self._alive:
-            self._patches.restore()
+def _watch_train(callback: TrainerCallback) -> None:
+    global _callbacks
+    if not _callbacks:
+        _patches.replace(transformers.Trainer, "train", _watched)
+    _callbacks += 1
+    weakref.finalize(callback, _forget_callback).atexit = False
 
 
-_watcher = _Watcher()
+def _forget_callback() -> None:
+    global _callbacks
+    _callbacks -= 1
+    if not _callbacks:
+        _patches.restore()
 
 
 def _watched(train: Any) -> Any:
@@ -191,15 +176,15 @@ def _watched(train: Any) -> Any:
     def watched(trainer: transformers.Trainer, *args: Any, **kwargs: Any) -> Any:
         mine = [c for c in trainer.callback_handler.callbacks if isinstance(c, TrainerCallback)]
         for callback in mine:
-            callback.begin(trainer)
+            callback._trainer = trainer
+        ending: BaseException | None = None
         try:
-            result = train(trainer, *args, **kwargs)
+            return train(trainer, *args, **kwargs)
         except BaseException as error:
-            for callback in mine:
-                callback.end(error)
+            ending = error
             raise
-        for callback in mine:
-            callback.end()
-        return result
+        finally:
+            for callback in mine:
+                callback.end(ending)
 
     return watched

@@ -5,6 +5,6 @@ GPU would make (`cuda_choices`). So any network can be read anywhere, whatever i
 """
 
 from laptime.capture.fake_step import trace
-from laptime.capture.optimizer_ops import DividedNetwork
+from laptime.capture.op_reader import DividedNetwork
 
 __all__ = ["DividedNetwork", "trace"]

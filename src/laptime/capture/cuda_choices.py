@@ -1,9 +1,11 @@
 """Makes fake CPU tensors dispatch as on CUDA while a step is traced.
 
-Attention, recurrent layers and dropout are one operation each on a GPU (`fused_ops`) and several, or another,
-on a CPU; and autocast keeps more operations in float32 on CUDA (torch's documentation, "Automatic Mixed
-Precision: CUDA Ops that can autocast to float32"; the kinds in `ops` name them). Both are decided by torch's
-dispatcher, so kernels are registered there during the trace: that covers calls from C++ too.
+Attention, recurrent layers and dropout are one operation each on a GPU and several, or another, on a CPU; and
+autocast keeps more operations in float32 on CUDA (torch's documentation, "Automatic Mixed Precision: CUDA Ops
+that can autocast to float32"; the kinds in `ops` name them). Both are decided by torch's dispatcher, so
+kernels are registered there during the trace: that covers calls from C++ too. What is one kernel on CUDA is
+an operation of our own. It computes nothing: on tensors without memory it says what shapes it gives, and what
+the backward pass keeps. A reading names it as any other operation.
 """
 
 from __future__ import annotations
@@ -18,29 +20,120 @@ import torch
 from torch import Tensor
 from torch.library import Library
 
-from laptime.capture.fused_ops import FusedAttention, FusedRecurrent, Wide
 from laptime.ops.registry import kinds
 
 _LOCK = threading.Lock()
+_LIBRARY = Library("laptime", "DEF")
+
+
+def _define(schema: str, meaning: Callable[..., Any]) -> None:
+    _LIBRARY.define(schema)
+    _LIBRARY.impl(schema.partition("(")[0], meaning, "CompositeExplicitAutograd")
+
+
+def _attention(q: Tensor, k: Tensor, v: Tensor, causal: bool) -> tuple[Tensor, Tensor]:
+    batch, heads, steps, _ = q.shape
+    # Laid out step by step, all heads side by side, so that joining the heads afterwards copies nothing.
+    out = q.new_empty((batch, steps, heads, v.shape[-1])).transpose(1, 2)
+    return out, q.new_empty(q.shape[:-1], dtype=torch.float32)
+
+
+def _recurrent(
+    x: Tensor, weights: list[Tensor], gates: int, hidden: int, layers: int, directions: int
+) -> tuple[Tensor, Tensor]:
+    steps = x.shape[0] * x.shape[1]
+    # What cuDNN keeps for the backward pass: the gates, the cell and the output of every step.
+    kept = steps * hidden * directions * layers * (gates + 2)
+    if x.dtype != torch.float32:  # autocast's weight copies are separate; one more, contiguous copy is kept
+        kept += sum(weight.numel() for weight in weights)
+    return x.new_empty((*x.shape[:2], hidden * directions)), x.new_empty(kept)
+
+
+_define("attention(Tensor q, Tensor k, Tensor v, bool causal) -> (Tensor, Tensor)", _attention)
+_define(
+    "attention_backward(Tensor g, Tensor q, Tensor k, Tensor v, Tensor out, Tensor sums, bool causal)"
+    " -> (Tensor, Tensor, Tensor)",
+    lambda g, q, k, v, *kept: (torch.empty_like(q), torch.empty_like(k), torch.empty_like(v)),
+)
+_define(
+    "recurrent(Tensor x, Tensor[] weights, int gates, int hidden, int layers, int directions)"
+    " -> (Tensor, Tensor)",
+    _recurrent,
+)
+_define(
+    "recurrent_backward(Tensor g, Tensor x, Tensor[] weights, Tensor reserve, int gates, int hidden,"
+    " int layers, int directions) -> (Tensor, Tensor[])",
+    lambda g, x, weights, *kept: (torch.empty_like(x), [torch.empty_like(weight) for weight in weights]),
+)
+for _name in ("wide_softmax", "wide_log_softmax"):
+    _define(f"{_name}(Tensor x, int dim) -> Tensor", lambda x, dim: torch.empty_like(x, dtype=torch.float32))
+    _define(
+        f"{_name}_backward(Tensor g, Tensor out, int dim, ScalarType dtype) -> Tensor",
+        lambda g, out, dim, dtype: torch.empty_like(g, dtype=dtype),
+    )
+
+operations = torch.ops.laptime
+
+
+class FusedAttention(torch.autograd.Function):
+    """Scaled dot-product attention in one kernel."""
+
+    @staticmethod
+    def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, causal: bool) -> Tensor:
+        out, sums = operations.attention(q, k, v, causal)
+        ctx.save_for_backward(q, k, v, out, sums)
+        ctx.causal = causal
+        return out  # type: ignore[no-any-return]
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> Any:
+        to_each = operations.attention_backward(gradients[0], *ctx.saved_tensors, ctx.causal)
+        return *to_each, None
+
+
+class FusedRecurrent(torch.autograd.Function):
+    """Every step, layer and direction of a recurrent layer in one call, as cuDNN has it."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, form: tuple[int, int, int, int], *weights: Tensor) -> Tensor:
+        out, reserve = operations.recurrent(x, weights, *form)
+        ctx.save_for_backward(x, reserve, out, *weights)
+        ctx.form = form
+        return out  # type: ignore[no-any-return]
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> Any:
+        x, reserve, _, *weights = ctx.saved_tensors
+        to_x, to_weights = operations.recurrent_backward(gradients[0], x, weights, reserve, *ctx.form)
+        return to_x, None, *to_weights
+
+
+class Wide(torch.autograd.Function):
+    """Softmax of low precision whose result is float32; its gradient is of low precision again."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, dim: int, name: str) -> Tensor:
+        out = getattr(operations, name)(x, dim)
+        ctx.save_for_backward(out)
+        ctx.rest = dim, name, x.dtype
+        return out  # type: ignore[no-any-return]
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> Any:
+        dim, name, dtype = ctx.rest
+        backward = getattr(operations, f"{name}_backward")
+        return backward(gradients[0], ctx.saved_tensors[0], dim, dtype), None, None
 
 
 def _sdpa(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    attn_mask: Tensor | None = None,
-    dropout_p: float = 0.0,
-    is_causal: bool = False,
-    *,
-    scale: float | None = None,
-    enable_gqa: bool = False,
+    q: Tensor, k: Tensor, v: Tensor, mask: Any = None, dropout: float = 0.0, causal: bool = False, **_: Any
 ) -> Tensor:
     """One fused operation, with a mask or dropout too, as the memory-efficient kernels have it."""
     if q.dim() != 4:
         lead = q.shape[:-2]
         q, k, v = (tensor.reshape(-1, 1, *tensor.shape[-2:]) for tensor in (q, k, v))
-        return FusedAttention.apply(q, k, v, is_causal).reshape(*lead, q.shape[-2], v.shape[-1])  # type: ignore[no-any-return]
-    return FusedAttention.apply(q, k, v, is_causal)  # type: ignore[no-any-return]
+        return FusedAttention.apply(q, k, v, causal).reshape(*lead, q.shape[-2], v.shape[-1])  # type: ignore[no-any-return]
+    return FusedAttention.apply(q, k, v, causal)  # type: ignore[no-any-return]
 
 
 def _dropout(x: Tensor, p: float, train: bool) -> Tensor:
@@ -50,17 +143,8 @@ def _dropout(x: Tensor, p: float, train: bool) -> Tensor:
 def _recurrent_of(gates: int) -> Callable[..., Any]:
     """lstm.input, gru.input and rnn_*.input as one operation."""
 
-    def call(
-        x: Tensor,
-        state: Any,
-        weights: list[Tensor],
-        has_biases: bool,
-        layers: int,
-        dropout: float,
-        train: bool,
-        bidirectional: bool,
-        batch_first: bool,
-    ) -> Any:
+    def call(x: Tensor, state: Any, weights: list[Tensor], *options: Any) -> Any:
+        _has_biases, layers, _dropout, _train, bidirectional, batch_first = options
         directions = 2 if bidirectional else 1
         last = state[0] if gates == 4 else state
         hidden = weights[1].shape[1]
@@ -127,7 +211,7 @@ def _in_float32(name: str) -> Callable[..., Any]:
 
 
 @contextmanager
-def of_cuda() -> Iterator[None]:
+def cuda_dispatch() -> Iterator[None]:
     """Context in which CPU tensors dispatch as CUDA tensors would. One trace at a time."""
     with _LOCK, warnings.catch_warnings():
         warnings.simplefilter("ignore")  # torch warns that a kernel is overridden, which is intended
@@ -140,17 +224,11 @@ def of_cuda() -> Iterator[None]:
             lent.impl("softmax.int", _widened("softmax"), "AutocastCPU")
             lent.impl("log_softmax.int", _log_softmax, "AutocastCPU")
             lent.impl("cross_entropy_loss", _cross_entropy, "AutocastCPU")
-            for name in dict.fromkeys(
-                name for kind in kinds().values() for name in kind.cuda_float32.split()
-            ):
-                if _exists(name):
+            for name in {name: None for kind in kinds().values() for name in kind.cuda_float32.split()}:
+                packet, _, overload = name.partition(".")
+                known = getattr(torch.ops.aten, packet, None)
+                if known is not None and (overload or "default") in known.overloads():
                     lent.impl(name, _in_float32(name), "AutocastCPU")
             yield
         finally:
             lent._destroy()
-
-
-def _exists(name: str) -> bool:
-    packet, _, overload = name.partition(".")
-    operation = getattr(torch.ops.aten, packet, None)
-    return operation is not None and (overload or "default") in operation.overloads()

@@ -1,26 +1,25 @@
-"""One step of a network on tensors without memory."""
+"""One step of a network on tensors without memory: torch's fake tensors, which know shape and type alone."""
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, nullcontext
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
 
-from laptime.capture import cuda_choices
-from laptime.capture.fake_tensors import fake_mode, fakes, unlogged, without_memory
-from laptime.capture.op_reader import Alive, Reader, tensors_in
-from laptime.capture.optimizer_ops import DividedNetwork, size_of, updates
+from laptime.capture import cuda_choices, inputs
+from laptime.capture.op_reader import Alive, DividedNetwork, Reader, size_of, step_memory, updates
 from laptime.capture.refusals import check_batch, check_loss, refusal
 from laptime.errors import WorkloadError
-from laptime.model.operation import Operation
-from laptime.model.workload import Memory, Workload
-from laptime.ops.optimizers import OPTIMIZERS, UpdateRule
+from laptime.model.workload import Operation, Workload
+from laptime.ops.sizes import tensors_in
 
 DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
@@ -52,18 +51,28 @@ def trace(
     loss: Loss = cross_entropy,
     precision: str = "fp32",
     mode: str = "training",
-    optimizer: str = "momentum",
+    optimizer: Any = "momentum",
     name: str = "",
 ) -> Workload:
-    """What one step asks of a machine. `batch` holds tensors of the right shape on any device, meta too."""
-    updated = _checked(precision, mode, optimizer)
+    """What one step asks of a machine. `batch` holds tensors of the right shape on any device, meta too.
+
+    `optimizer` is a name, or one of torch's own.
+    """
+    if mode not in ("training", "inference"):
+        raise WorkloadError(f"mode is training or inference, not {mode!r}")
+    if precision not in ("fp32", *DTYPES):
+        raise WorkloadError(f"precision is fp32, bf16 or fp16, not {precision!r}")
+    rule = inputs.optimizer(optimizer)
     samples = check_batch(batch)
-    read = _read(network, batch, division, loss, precision, mode)
+    reader, gradients = _read(network, batch, division, loss, precision, mode)
     division.resolve()
-    operations = _owned(read.reader.found, read.entries, division)
+    operations = _owned(reader, division)
+    trained: list[nn.Parameter] = []
     if mode == "training":
-        operations += updates(division, updated)
-    memory = _memory(network, batch, read, updated if mode == "training" else None)
+        operations += updates(division, rule)
+        trained = [parameter for parameter in network.parameters() if parameter.requires_grad]
+    given = sum(map(size_of, tensors_in(batch)))
+    memory = step_memory(reader, [network], [(rule, trained)], inputs=given, gradients=gradients)
     return Workload(
         network=name or type(network).__name__,
         batch=samples,
@@ -74,106 +83,109 @@ def trace(
         sample_bytes=memory.inputs // samples,
         layers=tuple(unit.name for unit in division.layers()),
         operations=tuple(operations),
-        notes=tuple(sorted(read.reader.assumed)),
+        notes=tuple(sorted(reader.assumed)),
         memory=memory,
     )
 
 
-def _checked(precision: str, mode: str, optimizer: str) -> UpdateRule:
-    """The optimizer of that name, if the other words are known too."""
-    if mode not in ("training", "inference"):
-        raise WorkloadError(f"mode is training or inference, not {mode!r}")
-    if precision not in ("fp32", *DTYPES):
-        raise WorkloadError(f"precision is fp32, bf16 or fp16, not {precision!r}")
-    if optimizer not in OPTIMIZERS:
-        raise WorkloadError(f"no optimizer is called {optimizer!r}; one of {', '.join(OPTIMIZERS)}")
-    return OPTIMIZERS[optimizer]
-
-
-@dataclass(slots=True)
-class _Read:
-    """The operations and memory recorded during a step."""
-
-    alive: Alive
-    reader: Reader
-    entries: list[Any] = field(default_factory=list)  # units, in the order in which they were entered
-    activations: int = 0  # bytes alive between forward and backward
-    gradients: int = 0
-
-
 def _read(
     network: nn.Module, batch: Any, division: DividedNetwork, loss: Loss, precision: str, mode: str
-) -> _Read:
-    """Run a step on tensors without memory; the network is left as it was."""
-    alive = Alive()
-    read = _Read(alive=alive, reader=Reader(alive))
+) -> tuple[Reader, int]:
+    """Run a step on tensors without memory; what was read, and the bytes of gradients.
+
+    The network is left as it was.
+    """
+    reader = Reader(Alive())
     mode_before = network.training
     network.train(mode == "training")
-    fake = fake_mode()
+    fake = FakeTensorMode(allow_non_fake_inputs=True)
+    # By default torch hands out a null pointer where a kernel of the user's own asks for a tensor's address,
+    # and the kernel crashes the process; here asking raises.
+    fake._allow_unsafe_data_ptr_access = False
+    log = logging.getLogger("torch._subclasses.fake_tensor")  # of failing operations, which raise anyway
+    logged_before, log.disabled = log.disabled, True
     try:
-        with without_memory(network, fake) as kept, fake, unlogged():
-            given = fakes(batch)
-            alive.disregard([*kept, *tensors_in(given)])
-            with cuda_choices.of_cuda(), read.reader, _watched(division, read):
-                read.activations = _step(network, given, loss, precision, mode, alive)
-            read.gradients = sum(
-                size_of(parameter.grad) for parameter in network.parameters() if parameter.grad is not None
-            )
+        with _without_memory(network, fake) as kept, fake:
+            given = _fakes(batch)
+            reader.alive.disregard([*kept, *tensors_in(given)])
+            with cuda_choices.cuda_dispatch(), reader, _watched(division, reader):
+                _step(network, given, loss, precision, mode, reader)
+            gradients = (parameter.grad for parameter in network.parameters())
+            return reader, sum(size_of(gradient) for gradient in gradients if gradient is not None)
     except Exception as error:  # a user's network can raise anything; report it in one line
-        last = read.reader.found[-1][0] if read.reader.found else None
-        entered = read.entries[-1].module if read.entries else network
+        last = reader.found[-1][0] if reader.found else None
+        entered = reader.units[-1].module if reader.units else network
         raise refusal(error, network, batch, entered, last) from error
     finally:
+        log.disabled = logged_before
         network.train(mode_before)
-    return read
 
 
-def _memory(network: nn.Module, batch: Any, read: _Read, updated: UpdateRule | None) -> Memory:
-    """Bytes of a step; without an optimizer, of a forward pass."""
-    trainable = (
-        [parameter for parameter in network.parameters() if parameter.requires_grad] if updated else []
-    )
-    state = sum(parameter.numel() for parameter in trainable) * 4 * (updated.state_values if updated else 0)
-    temporaries = sum(map(size_of, trainable)) * (updated.temporaries if updated else 0)
-    parameters = sum(map(size_of, network.parameters()))
-    buffers = sum(map(size_of, network.buffers()))
-    inputs = sum(map(size_of, tensors_in(batch)))
-    moving = max(read.alive.peak, read.gradients + temporaries)
-    return Memory(
-        parameters=parameters,
-        gradients=read.gradients,
-        buffers=buffers,
-        state=state,
-        inputs=inputs,
-        activations=read.activations,
-        peak=parameters + buffers + state + inputs + moving,
-    )
+@contextmanager
+def _without_memory(network: nn.Module, mode: FakeTensorMode) -> Iterator[list[Tensor]]:
+    """The network's parameters and buffers exchanged for fakes of theirs; everything is put back."""
+    kept: list[tuple[dict[str, Any], str, Any]] = []
+    made: dict[int, Tensor] = {}
+    with mode:
+        for module in network.modules():
+            stores: tuple[dict[str, Any], ...] = (module._parameters, module._buffers)
+            for store in stores:
+                for key, value in store.items():
+                    if value is None:
+                        continue
+                    if id(value) not in made:
+                        made[id(value)] = _fake(value)
+                    kept.append((store, key, value))
+                    store[key] = made[id(value)]
+    try:
+        yield list(made.values())
+    finally:
+        for store, key, value in kept:
+            store[key] = value
 
 
-def _step(network: nn.Module, given: Any, loss: Loss, precision: str, mode: str, alive: Alive) -> int:
-    """Forward, and backward if it trains; the bytes that were alive in between."""
+def _fakes(batch: Any) -> Any:
+    """A batch of fakes, in tuples, lists and dictionaries as it was. Within the mode."""
+    if isinstance(batch, Tensor):
+        return _fake(batch)
+    if isinstance(batch, list | tuple):
+        return type(batch)(map(_fakes, batch))
+    if isinstance(batch, dict):
+        return {key: _fakes(value) for key, value in batch.items()}
+    return batch
+
+
+def _fake(tensor: Tensor) -> Tensor:
+    """A fake CPU tensor of the same shape and type."""
+    made = torch.empty_strided(tuple(tensor.shape), tensor.stride(), dtype=tensor.dtype, device="cpu")
+    if isinstance(tensor, nn.Parameter):
+        return nn.Parameter(made, requires_grad=tensor.requires_grad)
+    return made
+
+
+def _step(network: nn.Module, given: Any, loss: Loss, precision: str, mode: str, reader: Reader) -> None:
+    """Forward, and backward if it trains."""
     low = DTYPES.get(precision)
     cast = torch.autocast("cpu", dtype=low) if low is not None else nullcontext()
     if mode == "inference":
         with torch.no_grad(), cast:
             network(**given) if isinstance(given, dict) else network(*given)
-        return alive.now
+        reader.held = reader.alive.now
+        return
     with cast:
         value = loss(network, given)
     check_loss(value)
-    held = alive.now
+    reader.held = reader.alive.now
     value.backward()
-    alive.settle()
-    return held
+    reader.alive.settle()
 
 
 @contextmanager
-def _watched(division: DividedNetwork, read: _Read) -> Iterator[None]:
+def _watched(division: DividedNetwork, reader: Reader) -> Iterator[None]:
     """Hooks that record when a module is entered and when the network's forward pass ends."""
     units = {id(unit.module): unit for unit in division.units}
     root = division.units[0].module
     number = torch._C._autograd._get_sequence_nr
-    reader = read.reader
 
     def enter(module: nn.Module, inputs: Any) -> None:
         unit = units.get(id(module))
@@ -182,7 +194,7 @@ def _watched(division: DividedNetwork, read: _Read) -> Iterator[None]:
         if module is root:
             reader.in_network = True
         division.call(unit)
-        read.entries.append(unit)
+        reader.units.append(unit)
         reader.enter(number())
 
     def leave(module: nn.Module, inputs: Any, output: Any) -> None:
@@ -195,19 +207,17 @@ def _watched(division: DividedNetwork, read: _Read) -> Iterator[None]:
         yield
 
 
-def _owned(
-    found: list[tuple[Operation, int]], entries: list[Any], division: DividedNetwork
-) -> list[Operation]:
+def _owned(reader: Reader, division: DividedNetwork) -> list[Operation]:
     """Operations with the names of their layers: that of the last layer entered before them."""
     names: list[str] = []
     by_index = {unit.layer: unit.name for unit in division.layers()}
     current = ""
-    for unit in entries:
+    for unit in reader.units:
         if unit.is_layer:
             current = by_index.get(unit.layer, unit.name)
         names.append(current)
     first = next((name for name in names if name), "")
     return [
         replace(operation, layer=names[owner] or first) if owner >= 0 and first else operation
-        for operation, owner in found
+        for operation, owner in reader.found
     ]

@@ -1,45 +1,32 @@
-"""Reads every operation that runs: its sizes, FLOPs and bytes, whose it is, and what memory is alive."""
+"""Reads every operation of a step: its sizes, FLOPs and bytes, whose it is, and what memory is alive.
+
+No network runs the update itself: that follows from what its optimizer reads and writes.
+"""
 
 from __future__ import annotations
 
 import weakref
 from bisect import bisect_right
-from collections.abc import Iterable, Iterator
-from typing import Any
+from collections.abc import Iterable, Sequence
+from typing import Any, Protocol
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn.parameter import UninitializedBuffer, UninitializedParameter
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from laptime.model import LOSS_LAYER, Operation, Phase
+from laptime.model import LOSS_LAYER, OTHER_LAYER, Memory, Operation, Phase
+from laptime.ops.optimizers import UpdateRule, update_operation
 from laptime.ops.registry import kind_named, kind_of, kinds
+from laptime.ops.sizes import tensors_in
 
 _ROUNDING = 512  # bytes: CUDA's caching allocator hands out multiples of it
 _ASSUMED = {torch.bool: False, torch.float32: 0.5, torch.bfloat16: 0.5, torch.float16: 0.5}
-NO_KERNEL = {
-    "detach",
-    "alias",
-    "_unsafe_view",
-    "lift_fresh",
-    "empty",
-    "empty_like",
-    "empty_strided",
-    "new_empty",
-    "new_empty_strided",
-    "_reshape_alias",
-    "is_same_size",
-    "_local_scalar_dense",
-    "resize_",
-    "set_",
-    "sym_size",
-    "sym_numel",
-    "transpose_",
-    "t_",
-    "squeeze_",
-    "unsqueeze_",
-    "as_strided_",
-}
+_VIEWS = """
+detach alias _unsafe_view lift_fresh empty empty_like empty_strided new_empty new_empty_strided _reshape_alias
+is_same_size _local_scalar_dense resize_ set_ sym_size sym_numel transpose_ t_ squeeze_ unsqueeze_ as_strided_
+"""
+NO_KERNEL = frozenset(_VIEWS.split())
 
 
 def has_storage(tensor: Tensor) -> bool:
@@ -54,13 +41,13 @@ class Alive:
 
     def __init__(self) -> None:
         self.now = self.peak = 0
-        self._known: set[int] = set()
+        self.known: set[int] = set()  # storages that are counted, or existed before the step
 
     def disregard(self, tensors: Iterable[Tensor]) -> None:
         """Exclude tensors that exist before the step: parameters, inputs."""
         for tensor in tensors:
             if has_storage(tensor):
-                self._known.add(tensor.untyped_storage()._cdata)
+                self.known.add(tensor.untyped_storage()._cdata)
 
     def see(self, tensor: Tensor) -> None:
         """Count a tensor's storage until it is freed."""
@@ -68,15 +55,15 @@ class Alive:
             return
         storage = tensor.untyped_storage()
         key = storage._cdata
-        if key in self._known:
+        if key in self.known:
             return
         size = -(-storage.nbytes() // _ROUNDING) * _ROUNDING
-        self._known.add(key)
+        self.known.add(key)
         self.now += size
         weakref.finalize(storage, self._gone, key, size)
 
     def _gone(self, key: int, size: int) -> None:
-        self._known.discard(key)
+        self.known.discard(key)
         self.now -= size
 
     def settle(self) -> None:
@@ -93,7 +80,9 @@ class Reader(TorchDispatchMode):
         self.alive = alive
         self.phase = Phase.FORWARD
         self.in_network = False  # else what runs forward is the loss
-        self.found: list[tuple[Operation, int]] = []  # with its owner: an index into entries, or -1
+        self.units: list[Any] = []  # those of the network's division that were entered, one after the other
+        self.found: list[tuple[Operation, int]] = []  # with its owner: an index into units, or -1
+        self.held: int | None = None  # bytes alive when the backward pass began
         self._entries: list[int] = []  # the sequence number at which each layer was entered
         self._loss_from: int | None = None
         self.assumed: set[str] = set()  # assumed values of tensors that the network reads
@@ -125,9 +114,9 @@ class Reader(TorchDispatchMode):
         for tensor in tensors_in(out):
             self.alive.see(tensor)
         name = func._schema.name.removeprefix("aten::").removeprefix("laptime::")
-        foreign = "::" in name  # of another library: read where a kind claims it
-        known = kind_of(name) is not None if foreign else not func.is_view and name not in NO_KERNEL
-        if known and not accumulating:
+        # Of another library counts what gives or changes tensors; what no kind claims is listed as uncovered.
+        computes = "::" not in name or func._schema.is_mutable or any(True for _ in tensors_in(out))
+        if computes and not (accumulating or func.is_view or name in NO_KERNEL):
             self.alive.settle()
             name, given = self._named(name, func, args, kwargs)
             self._keep(name, func, given, out, node)
@@ -140,7 +129,7 @@ class Reader(TorchDispatchMode):
         kind = kind_of(name) or kind_named("other")
         phase, owner = self._place(node)
         sizes = kind.sizes(args, out)
-        inputs, outputs = list(_unique(tensors_in(args))), list(_unique(tensors_in(out)))
+        inputs, outputs = _unique(tensors_in(args)), _unique(tensors_in(out))
         operation = Operation(
             name=f"{func.namespace}.{name.rpartition('::')[2]}",
             kind=kind.name,
@@ -166,23 +155,8 @@ class Reader(TorchDispatchMode):
         return Phase.BACKWARD, max(0, bisect_right(self._entries, number) - 1) if self._entries else -1
 
 
-def tensors_in(value: Any) -> Iterator[Tensor]:
-    """Every tensor of a value, through tuples, lists and dictionaries."""
-    if isinstance(value, Tensor):
-        yield value
-    elif isinstance(value, list | tuple):
-        for item in value:
-            yield from tensors_in(item)
-    elif isinstance(value, dict):
-        yield from tensors_in(list(value.values()))
-
-
-def _unique(tensors: Iterable[Tensor]) -> Iterator[Tensor]:
-    seen: set[int] = set()
-    for tensor in tensors:
-        if id(tensor) not in seen:
-            seen.add(id(tensor))
-            yield tensor
+def _unique(tensors: Iterable[Tensor]) -> list[Tensor]:
+    return list({id(tensor): tensor for tensor in tensors}.values())
 
 
 def _bytes(tensor: Tensor) -> int:
@@ -199,3 +173,67 @@ def _dtype(inputs: list[Tensor], outputs: list[Tensor]) -> str:
     wide = [tensor for tensor in floating if tensor.dim() > 1] or floating
     chosen = wide[0] if wide else (outputs or inputs or [torch.empty(0)])[0]
     return str(chosen.dtype).removeprefix("torch.")
+
+
+class DividedNetwork(Protocol):
+    """A network divided into layers, as `recorder.layer_division` does it."""
+
+    @property
+    def units(self) -> Sequence[Any]: ...
+    def call(self, unit: Any) -> None: ...
+    def resolve(self) -> None: ...
+    def layers(self) -> Sequence[Any]: ...
+    def parameters_by_layer(self, claimed: set[int]) -> dict[int, list[Tensor]]: ...
+
+
+def updates(network: DividedNetwork, rule: UpdateRule) -> list[Operation]:
+    """One operation for each layer's parameters; torch goes through all of them at once."""
+    names = {unit.layer: unit.name for unit in network.layers()}
+    operations = []
+    for index, parameters in network.parameters_by_layer(set()).items():
+        trained = [tensor for tensor in parameters if tensor.requires_grad]
+        if not trained:
+            continue
+        count, size = sum(tensor.numel() for tensor in trained), sum(map(size_of, trained))
+        layer = names.get(index, OTHER_LAYER)
+        operations.append(update_operation(rule, count, len(trained), size, layer=layer))
+    return operations
+
+
+def step_memory(
+    reader: Reader,
+    networks: Iterable[nn.Module],
+    trained: Iterable[tuple[UpdateRule, Sequence[Tensor]]],
+    *,
+    inputs: int,
+    gradients: int | None = None,
+) -> Memory:
+    """Bytes of a step, by what each optimizer trains; `gradients` are as large as that if not counted."""
+    networks = list(networks)
+    parameters = _size(parameter for network in networks for parameter in network.parameters())
+    buffers = _size(buffer for network in networks for buffer in network.buffers())
+    state = temporaries = trained_bytes = 0
+    for rule, tensors in trained:
+        state += sum(tensor.numel() for tensor in tensors) * 4 * rule.state_values
+        temporaries += _size(tensors) * rule.temporaries
+        trained_bytes += _size(tensors)
+    gradients = trained_bytes if gradients is None else gradients
+    moving = max(reader.alive.peak, gradients + temporaries)
+    return Memory(
+        parameters=parameters,
+        gradients=gradients,
+        buffers=buffers,
+        state=state,
+        inputs=inputs,
+        activations=reader.held or 0,
+        peak=parameters + buffers + state + inputs + moving,
+    )
+
+
+def _size(tensors: Iterable[Tensor]) -> int:
+    return sum(map(size_of, _unique(tensors)))
+
+
+def size_of(tensor: Tensor) -> int:
+    """Bytes of all its elements."""
+    return tensor.numel() * tensor.element_size()

@@ -16,9 +16,9 @@ from torch._subclasses.fake_tensor import (
     UnsupportedOperatorException,
 )
 
-from laptime.capture.op_reader import tensors_in
 from laptime.errors import WorkloadError
 from laptime.model import Operation, Phase
+from laptime.ops.sizes import tensors_in
 
 _Frames = Sequence[tuple[FrameType, int]]
 MEASURE = "measure it with laptime profile"
@@ -41,19 +41,20 @@ def refusal(
 
 def _words(error: Exception, place: str, batch: Any, last: str) -> str:
     said = (str(error).strip().splitlines() or [""])[0].strip().rstrip(".") or type(error).__name__
+    operation = str(getattr(error, "func", said)).removesuffix(".default")
     if isinstance(error, DataDependentOutputException):
         return (
-            f"the network looks at values ({_name(error.func)}, as .item(), int() or tolist() do) {place}, "
+            f"the network looks at values ({operation}, as .item(), int() or tolist() do) {place}, "
             f"which tensors without memory do not have; take the decision out of forward(), or {MEASURE}"
         )
     if isinstance(error, DynamicOutputShapeException):
         return (
-            f"{_name(error.func)} {place} gives as much as the values decide (x[mask] does so too), and "
+            f"{operation} {place} gives as much as the values decide (x[mask] does so too), and "
             f"tensors without memory have no values; keep the shape, as torch.where does, or {MEASURE}"
         )
     if isinstance(error, UnsupportedOperatorException) or _NO_FAKE in said:
         named = said.partition(_NO_FAKE)[2].partition(". ")[0].strip() if _NO_FAKE in said else ""
-        name = named.removeprefix("<CustomOpDef(").removesuffix(")>") or _name(getattr(error, "func", said))
+        name = named.removeprefix("<CustomOpDef(").removesuffix(")>") or operation
         return (
             f"the operation {name} {place} does not say what shape it gives; give it a fake implementation "
             f"with torch.library.register_fake, or {MEASURE}"
@@ -69,10 +70,6 @@ def _words(error: Exception, place: str, batch: Any, last: str) -> str:
         f"the network cannot be read ({kind}{said}, {place}; the last operation was {last}); "
         f"see whether a batch of {shapes or 'no tensor'} is what it takes, or {MEASURE}"
     )
-
-
-def _name(operation: Any) -> str:
-    return str(operation).removesuffix(".default")
 
 
 def _module(frames: _Frames, network: nn.Module, entered: nn.Module, last: Operation | None) -> str:

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Annotated
 
 import typer
+from typer import Option
 from typer.core import TyperCommand
 
 from laptime import __version__
@@ -17,6 +18,7 @@ from laptime.cli.demo import demo
 from laptime.cli.devices import devices
 from laptime.cli.doctor import doctor
 from laptime.cli.export import export
+from laptime.cli.launch import launch
 from laptime.cli.outcome import Commands, forgive_encoding, print_out
 from laptime.cli.predict import predict
 from laptime.cli.profile import profile
@@ -43,6 +45,7 @@ _VERBS: dict[Callable[..., None], str] = {
     demo: "train a small network here and show where its time goes",
     run: "record a training script, unedited",
     train: "train as a configuration file says, and record it",
+    launch: "train on other hosts, a Ray cluster, or machines to rent",
     profile: "time a network on made-up data",
     show: "the tables of recorded runs",
     report: "one HTML file with every figure of a run, or of several side by side",
@@ -56,14 +59,12 @@ _VERBS: dict[Callable[..., None], str] = {
     devices: "what is known of machines, and from where",
     doctor: "check this machine and its settings",
 }
-# Everything after the script belongs to the script, dashes and all.
-_SETTINGS: dict[Callable[..., None], dict[str, bool]] = {run: {"allow_interspersed_args": False}}
-
-_CLASSES = {compare: CompareCommand}
-
 for _verb, _words in _VERBS.items():
     app.command(
-        short_help=_words, context_settings=_SETTINGS.get(_verb), cls=_CLASSES.get(_verb, TyperCommand)
+        short_help=_words,
+        # Everything after the script belongs to the script, dashes and all.
+        context_settings={"allow_interspersed_args": False} if _verb is run else None,
+        cls=CompareCommand if _verb is compare else TyperCommand,
     )(_verb)
 app.add_typer(data, short_help="bring image folders, or write one of Zener cards")
 
@@ -77,7 +78,7 @@ def _print_version(wanted: bool) -> None:
 @app.callback()
 def _options(
     version: Annotated[
-        bool, typer.Option("--version", help="Print the version.", callback=_print_version, is_eager=True)
+        bool, Option("--version", help="Print the version.", callback=_print_version, is_eager=True)
     ] = False,
 ) -> None:
     """Options of `laptime` itself."""

@@ -6,27 +6,19 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
+from typer import Argument, Option
 from typer.core import TyperCommand
 
-from laptime.cli.options import EveryLayer, Json, wrong
-from laptime.cli.outcome import answer
-from laptime.cli.progress import waiting
+from laptime.cli.options import EveryLayer, wrong
+from laptime.cli.outcome import Outcome, verb, waiting
+from laptime.cli.report import load_runs
 
 if TYPE_CHECKING:
     from laptime.views.comparison.predicted import PredictedComparison
     from laptime.views.comparison.sides import ComparisonView
 
 _AGAINST = "--against"
-
-Runs = Annotated[
-    list[Path],
-    typer.Argument(
-        metavar="RUN...",
-        help="Two runs, A and B; or folders of runs, each a group; or a run and a saved prediction.",
-        show_default=False,
-    ),
-]
+_RUNS_HELP = "Two runs, A and B; or folders of runs, each a group; or a run and a saved prediction."
 
 
 class CompareCommand(TyperCommand):
@@ -47,38 +39,34 @@ class CompareCommand(TyperCommand):
         return super().parse_args(ctx, spread)
 
 
+@verb
 def compare(
-    runs: Runs,
+    runs: Annotated[list[Path], Argument(metavar="RUN...", help=_RUNS_HELP)],
     against: Annotated[
-        list[Path] | None,
-        typer.Option(
-            _AGAINST, metavar="RUN...", help="The baseline, A; the others are then B.", show_default=False
-        ),
+        list[Path] | None, Option(_AGAINST, metavar="RUN...", help="The baseline, A; the others are then B.")
     ] = None,
-    by_rank: Annotated[bool, typer.Option("--by-rank", help="Layer times with a column per device.")] = False,
+    by_rank: Annotated[bool, Option("--by-rank", help="Layer times with a column per device.")] = False,
     every_layer: EveryLayer = False,
-    as_json: Json = False,
-) -> None:
+) -> Outcome:
     """Compare runs: step time, throughput, accounts and layers, as ratios with intervals and a verdict.
 
     A run and a file of `laptime predict --json` are set side by side layer by layer, with their errors; where
     the run was on another device than the predicted one, with ratios.
     """
     with waiting("reading"):
-        view = _compared(runs, against, by_rank)
-    if as_json:
-        answer(view.document())
-        return
-    from laptime.render.terminal import comparison_text, run_text
+        from laptime.render.terminal.run_text import comparison_lines
 
-    comparison_text.show(view, run_text.console(), every_layer=every_layer)
+        view = _compared(runs, against, by_rank)
+    return Outcome(
+        document=view.document, lines=lambda width: comparison_lines(view, width, every_layer=every_layer)
+    )
 
 
 def _compared(
     runs: Sequence[Path], against: Sequence[Path] | None, by_rank: bool
 ) -> ComparisonView | PredictedComparison:
     """Two groups of runs; or a run and a prediction, in either order."""
-    from laptime.cli.report import load_runs
+    from laptime.runs import load
     from laptime.views.comparison import predicted
     from laptime.views.comparison.sides import compare
 
@@ -88,8 +76,6 @@ def _compared(
         others = [path for path in given if path not in saved]
         if len(saved) != 1 or len(others) != 1:
             wrong("RUN...", "a prediction is compared with one run; give one of each")
-        from laptime.runs import load
-
         return predicted.against(load(others[0]), saved[0])
     if not against and len(runs) == 1:
         wrong("RUN...", "one run cannot be compared with itself; give a second, or --against RUN")

@@ -2,29 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
+from typer import Argument, Option
 
-from laptime.cli.outcome import Outcome, print_out, say, verb
+from laptime.cli.outcome import Outcome, say, verb
 
 if TYPE_CHECKING:
+    from rich.text import Text
+
     from laptime.hardware import Device
 
-_NAME = Annotated[
-    str | None,
-    typer.Argument(
-        metavar="NAME",
-        help="A name such as h100-sxm, a file of your own such as ./mine.toml, or a text to look for.",
-    ),
-]
+_NAME_HELP = "A name such as h100-sxm, a file of your own such as ./mine.toml, or a text to look for."
 
 
 @verb
 def devices(
-    name: _NAME = None,
-    links: Annotated[bool, typer.Option("--links", help="Links and storage instead of devices.")] = False,
+    name: Annotated[str | None, Argument(metavar="NAME", help=_NAME_HELP)] = None,
+    links: Annotated[bool, Option("--links", help="Links and storage instead of devices.")] = False,
 ) -> Outcome:
     """List the devices that predictions can be made for; with a NAME, every figure of one and its source.
 
@@ -35,13 +31,13 @@ def devices(
 
     if links:
         return Outcome(
-            document={"links": hardware.links(), "storage": hardware.storages()}, show=_print_links
+            document=lambda: {"links": hardware.links(), "storage": hardware.storages()}, lines=_link_lines
         )
     chosen = hardware.devices() if name is None else _matching(name)
     alone = name is not None and len(chosen) == 1
     return Outcome(
-        document={"devices": [_document(device) for device in chosen]},
-        show=lambda: _print_one(chosen[0]) if alone else _print_table(chosen),
+        document=lambda: {"devices": [_document(device) for device in chosen]},
+        lines=lambda width: _figure_lines(chosen[0], width) if alone else _table_lines(chosen, width),
     )
 
 
@@ -53,12 +49,10 @@ def _matching(text: str) -> tuple[Device, ...]:
     try:
         return (hardware.device(text),)
     except (UnknownDevice, AmbiguousDevice):
-        wanted = text.lower()
         matching = tuple(
             device
             for device in hardware.devices()
-            for words in ((device.name, device.title, device.architecture, device.kind),)
-            if any(wanted in str(word).lower() for word in words)
+            if text.lower() in f"{device.name}\n{device.title}\n{device.architecture}\n{device.kind}".lower()
         )
         if not matching:
             raise
@@ -67,68 +61,55 @@ def _matching(text: str) -> tuple[Device, ...]:
 
 def _document(device: Device) -> dict[str, Any]:
     from laptime import hardware
+    from laptime.errors import HardwareError
     from laptime.files.write import plain
 
-    peaks = {precision: _peak(device, precision) for precision in hardware.PRECISIONS}
-    document: dict[str, Any] = plain(device)
-    return {**document, "peaks": peaks, "price": hardware.price(device)}
+    def peak(precision: str) -> Any:
+        try:
+            return device.peak_of(precision)
+        except HardwareError:
+            return None
+
+    peaks = {precision: peak(precision) for precision in hardware.PRECISIONS}
+    return {**plain(device), "peaks": peaks, "price": hardware.price(device)}
 
 
-def _peak(device: Device, precision: str) -> Any:
-    from laptime.errors import HardwareError
-
-    try:
-        return device.peak_of(precision)
-    except HardwareError:
-        return None
-
-
-def _print_table(chosen: Sequence[Device]) -> None:
+def _table_lines(chosen: Sequence[Device], width: int) -> Iterator[Text]:
     from laptime import hardware
-    from laptime.render.terminal import run_text
-    from laptime.render.terminal.fit import paragraph
+    from laptime.render.terminal import paragraph
     from laptime.render.terminal.table import left_out, table_lines
-    from laptime.views.table import Column, table_of
+    from laptime.views.table import Column, Table
 
-    costs = {device.name: hardware.price(device) for device in chosen}
-    columns: list[tuple[str, int, Callable[[Device], Any]]] = [
-        ("GiB", 0, lambda device: device.memory_gib),
-        ("GB/s", 0, lambda device: device.memory_bandwidth_gbs),
-        ("fp32", 0, lambda device: device.fp32),
-        ("tf32", 2, lambda device: device.tf32),
-        ("fp16", 0, lambda device: device.fp16 or device.fp16_vector),
-        ("bf16", 1, lambda device: device.bf16),
-        ("W", 3, lambda device: device.tdp_w),
-        ("$/h", 4, lambda device: (cost := costs[device.name]) and f"{cost.dollars_per_hour:.2f}"),
-        ("year", 5, lambda device: device.year and str(device.year)),
-    ]
-    to = run_text.console()
-    names = (Column(title="device", words=True), [_cell(device.name) for device in chosen])
-    rest = [
-        (Column(title=title, priority=priority, optional=True), [_cell(read(device)) for device in chosen])
-        for title, priority, read in columns
-    ]
-    table = table_of("devices", [names, *rest])
-    run_text.print_lines(table_lines(table, to.width), to)
+    figures = {"GiB": 0, "GB/s": 0, "fp32": 0, "tf32": 2, "fp16": 0, "bf16": 1, "W": 3, "$/h": 4, "year": 5}
+    columns = [Column(title=title, priority=priority, optional=True) for title, priority in figures.items()]
+    rows = []
+    for device in chosen:
+        cost = hardware.price(device)
+        speeds = (device.fp32, device.tf32, device.fp16 or device.fp16_vector, device.bf16, device.tdp_w)
+        bought = (cost and f"{cost.dollars_per_hour:.2f}", device.year and str(device.year))
+        rows.append(_cells(device.name, device.memory_gib, device.memory_bandwidth_gbs, *speeds, *bought))
+    table = Table(name="devices", columns=[Column(title="device", words=True), *columns], rows=rows)
+    yield from table_lines(table, width)
     words = "fp32 to bf16 in TFLOP/s, dense; $/h an example."
-    if gone := left_out(table, to.width):
+    if gone := left_out(table, width):
         words += f" No room for {', '.join(gone)}: a wider terminal or --json has them."
-    for line in paragraph(f"{words} `laptime devices NAME` gives all figures and sources", to.width):
+    for line in paragraph(f"{words} `laptime devices NAME` gives all figures and sources", width):
         say(line.plain)
 
 
-def _print_one(device: Device) -> None:
+def _figure_lines(device: Device, width: int) -> Iterator[Text]:
+    """Every figure of a device, and where it is from."""
+    from rich.text import Text
+
     from laptime import hardware
-    from laptime.render.terminal import run_text
-    from laptime.render.terminal.fit import paragraph
+    from laptime.render.terminal import WIDEST, paragraph
     from laptime.render.terminal.table import table_lines
     from laptime.views.format import name
-    from laptime.views.table import Column, table_of
+    from laptime.views.table import Column, Table
 
-    to = run_text.console()
-    width = min(to.width, 140)
+    width = min(width, WIDEST)
     document = _document(device)
-    print_out(f"{name(device.title)} ({name(device.name)})")
+    yield Text(f"{name(device.title)} ({name(device.name)})")
     told = [("also", ", ".join(device.aliases)), ("note", device.note)]
     told += [
         (f"in {precision}", peak.fallback)
@@ -142,60 +123,43 @@ def _print_one(device: Device) -> None:
         told.append(("memory", "not known, so whether a network fits cannot be said"))
     for title, words in told:
         if words:
-            run_text.print_lines(paragraph(name(words), width, bullet=f"{title:<8}"), to)
-    print_out()
-    figures = list(device.sources)
-    table = table_of(
-        "figures",
-        [
-            (Column(title="figure", words=True), [_figure(figure) for figure in figures]),
-            (Column(title="value"), [_cell(getattr(device, figure)) for figure in figures]),
-            (Column(title="", words=True), ["est." if f in device.estimated else "" for f in figures]),
-            (Column(title="source", words=True), _numbered(device.sources.values())),
-        ],
-    )
-    run_text.print_lines(table_lines(table, width), to)
-    print_out()
-    for place, source in enumerate(dict.fromkeys(device.sources.values()), 1):
-        run_text.print_lines(paragraph(name(source), width, bullet=f"[{place}] "), to)
+            yield from paragraph(name(words), width, bullet=f"{title:<8}")
+    places = {source: place for place, source in enumerate(dict.fromkeys(device.sources.values()), 1)}
+    rows = []
+    for figure, source in device.sources.items():
+        unit = " (TFLOP/s)" if figure.startswith(("fp", "bf", "tf")) else ""
+        estimated = "est." if figure in device.estimated else ""
+        rows.append([figure + unit, *_cells(getattr(device, figure)), estimated, f"[{places[source]}]"])
+    titles = {"figure": True, "value": False, "": True, "source": True}
+    columns = [Column(title=title, words=words) for title, words in titles.items()]
+    yield from (Text(), *table_lines(Table(name="figures", columns=columns, rows=rows), width), Text())
+    for source, place in places.items():
+        yield from paragraph(name(source), width, bullet=f"[{place}] ")
 
 
-def _figure(name: str) -> str:
-    return f"{name} (TFLOP/s)" if name.startswith(("fp", "bf", "tf")) else name
+def _link_lines(width: int) -> Iterator[Text]:
+    from rich.text import Text
 
-
-def _numbered(sources: Any) -> list[str]:
-    places = {source: f"[{place}]" for place, source in enumerate(dict.fromkeys(sources), 1)}
-    return [places[source] for source in sources]
-
-
-def _print_links() -> None:
     from laptime import hardware
-    from laptime.render.terminal import run_text
     from laptime.render.terminal.table import table_lines
-    from laptime.views.table import Column, Table
+    from laptime.views.table import Column, Table, titled
 
-    links, storage = hardware.links(), hardware.storages()
-    to = run_text.console()
-    speed, about = Column(title="GB/s"), Column(title="", priority=1, words=True)
-    joints = Table(
-        name="links",
-        columns=[Column(title="link", words=True), speed, Column(title="µs"), about],
-        rows=[[*map(_cell, (link.name, link.bandwidth_gbs, link.latency_us, link.title))] for link in links],
+    about = Column(title="", priority=1, words=True)
+    links = [_cells(link.name, link.bandwidth_gbs, link.latency_us, link.title) for link in hardware.links()]
+    drives = [_cells(drive.name, drive.read_gbs, drive.title) for drive in hardware.storages()]
+    yield from table_lines(
+        Table(name="links", columns=[*titled(("link", "GB/s", "µs")), about], rows=links), width
     )
-    drives = Table(
-        name="storage",
-        columns=[Column(title="storage", words=True), speed, about],
-        rows=[[*map(_cell, (drive.name, drive.read_gbs, drive.title))] for drive in storage],
+    yield Text()
+    yield from table_lines(
+        Table(name="storage", columns=[*titled(("storage", "GB/s")), about], rows=drives), width
     )
-    run_text.print_lines(table_lines(joints, to.width), to)
-    print_out()
-    run_text.print_lines(table_lines(drives, to.width), to)
 
 
-def _cell(value: Any) -> str:
+def _cells(*values: Any) -> list[str]:
     from laptime.views.format import UNKNOWN, name
 
-    if value is None:
-        return UNKNOWN
-    return name(value) if isinstance(value, str) else f"{value:.6g}"
+    return [
+        UNKNOWN if value is None else name(value) if isinstance(value, str) else f"{value:.6g}"
+        for value in values
+    ]

@@ -1,33 +1,62 @@
-"""Arguments and options that several verbs share, and the compact notations they are written in."""
+"""Arguments and options that several verbs share, and the compact notations they are written in.
+
+A sample is `[DTYPE:]SHAPE[@IDS]`:
+
+3x224x224        float32 from a normal distribution
+int64:128        128 token ids, below the size of the network's first embedding
+int64:128@5000   … below 5000
+"""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from math import prod
 from pathlib import Path
 from typing import Annotated, NoReturn
 
 import typer
+from typer import Argument, Option
 
-Runs = Annotated[list[Path], typer.Argument(metavar="RUN...", help="Run directories.")]
+from laptime.training.target import Sample
+
+Runs = Annotated[list[Path], Argument(metavar="RUN...", help="Run directories.")]
 Device = Annotated[
-    str | None, typer.Option("--device", help="cpu, cuda or cuda:N; by default a GPU if there is one.")
+    str | None, Option("--device", help="cpu, cuda or cuda:N; by default a GPU if there is one.")
 ]
-EveryLayer = Annotated[bool, typer.Option("--all", help="Every layer, however many there are.")]
-Json = Annotated[bool, typer.Option("--json", help="Print one JSON document instead of tables.")]
-Out = Annotated[
-    Path | None, typer.Option("--out", help="The run directory; by default a new one under runs/.")
-]
-Layers = Annotated[
-    str,
-    typer.Option(
-        "--layers",
-        metavar="DIVISION",
-        help="What a layer is: 'layer', 'module', a depth such as 2, or 'name=path+path,name=path'.",
-    ),
-]
+EveryLayer = Annotated[bool, Option("--all", help="Every layer, however many there are.")]
+Inference = Annotated[bool, Option("--inference", help="Forward passes only.")]
+Json = Annotated[bool, Option("--json", help="Print one JSON document instead of tables.")]
+Out = Annotated[Path | None, Option("--out", help="The run directory; by default a new one under runs/.")]
+_LAYERS_HELP = "What a layer is: 'layer', 'module', a depth such as 2, or 'name=path+path,name=path'."
+Layers = Annotated[str, Option("--layers", metavar="DIVISION", help=_LAYERS_HELP)]
 
 Granularity = str | int | dict[str, str | Sequence[str]]
+
+DTYPES = ("float32", "float64", "float16", "bfloat16", "int64", "int32", "bool")
+_SAMPLE = re.compile(r"(?:(?P<dtype>[a-z0-9]+):)?(?P<shape>\d+(?:x\d+)*)(?:@(?P<ids>\d+))?")
+_LARGEST = 2**31  # elements of one sample; more is a typing error
+
+
+def samples(inputs: Sequence[str] | None) -> list[Sample]:
+    """What each `--input` says."""
+    return [_sample(text) for text in inputs or ()]
+
+
+def _sample(text: str) -> Sample:
+    match = _SAMPLE.fullmatch(text.strip().lower())
+    if match is None:
+        wrong("--input", f"{text!r} is not a shape such as 3x224x224, or int64:128 for token ids")
+    shape = tuple(int(size) for size in match["shape"].split("x"))
+    ids = int(match["ids"]) if match["ids"] else None
+    dtype = match["dtype"] or ("float32" if ids is None else "int64")
+    if dtype not in DTYPES:
+        wrong("--input", f"{dtype!r} is not one of {', '.join(DTYPES)}")
+    if 0 in shape or prod(shape) > _LARGEST:
+        wrong("--input", f"{text!r} has no elements, or too many")
+    if ids is not None and (ids < 1 or not dtype.startswith("int")):
+        wrong("--input", f"{text!r}: @ gives the number of token ids, for int64 or int32")
+    return Sample(shape=shape, dtype=dtype, ids=ids)
 
 
 def granularity(text: str) -> Granularity:
@@ -46,7 +75,7 @@ def granularity(text: str) -> Granularity:
 
 
 def step_numbers(text: str) -> list[int]:
-    """`40,50-52` as step numbers."""
+    """`--kernels`: `40,50-52` as step numbers."""
     numbers: set[int] = set()
     for part in filter(None, (part.strip() for part in text.split(","))):
         match = re.fullmatch(r"(\d+)(?:-(\d+))?", part)

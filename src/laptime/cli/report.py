@@ -6,35 +6,23 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import typer
+from typer import Argument, Option
 
 from laptime.cli.options import wrong
-from laptime.cli.outcome import Outcome, print_out, verb
-from laptime.cli.progress import waiting
+from laptime.cli.outcome import Outcome, verb, waiting
 from laptime.errors import NotARun
 
 if TYPE_CHECKING:
     from laptime.runs import Run
 
-Runs = Annotated[
-    list[Path],
-    typer.Argument(
-        metavar="RUN...", help="Runs or folders of runs; saved predictions; or a run and a prediction of it."
-    ),
-]
+_RUNS_HELP = "Runs or folders of runs; saved predictions; or a run and a prediction of it."
+_OUT_HELP = "The file; by default report.html: of one run in its directory, else in this folder."
 
 
 @verb
 def report(
-    runs: Runs,
-    out: Annotated[
-        Path | None,
-        typer.Option(
-            "--out",
-            metavar="FILE",
-            help="The file; by default report.html: of one run in its directory, else in this folder.",
-        ),
-    ] = None,
+    runs: Annotated[list[Path], Argument(metavar="RUN...", help=_RUNS_HELP)],
+    out: Annotated[Path | None, Option(metavar="FILE", help=_OUT_HELP)] = None,
 ) -> Outcome:
     """Write everything there is to see of a run as one HTML file that needs nothing but a browser.
 
@@ -46,33 +34,30 @@ def report(
     saved = list(dict.fromkeys(path for path in runs if is_prediction(path)))
     others = [path for path in runs if path not in saved]
     with waiting("drawing"):
-        written = _predicted(saved, others, out) if saved else _recorded(others, out)
-    document = {"report": str(written), "bytes": written.stat().st_size}
-    return Outcome(document=document, show=lambda: print_out(written))
+        written = _write(saved, others, out)
+    return Outcome(
+        document=lambda: {"report": str(written), "bytes": written.stat().st_size},
+        lines=lambda _: [str(written)],
+    )
 
 
-def _recorded(paths: Sequence[Path], out: Path | None) -> Path:
-    from laptime.render.html.comparison_page import comparison_page
-    from laptime.render.html.write import write_page, write_report
-
-    given = load_runs(paths)
-    runs = [run for each in given for run in each]
-    return write_page(comparison_page(given), out) if len(runs) > 1 else write_report(runs, out)
-
-
-def _predicted(saved: Sequence[Path], others: Sequence[Path], out: Path | None) -> Path:
-    from laptime.render.html.comparison_page import predicted_comparison_page
+def _write(saved: Sequence[Path], others: Sequence[Path], out: Path | None) -> Path:
+    from laptime.render.html.comparison_page import comparison_page, predicted_comparison_page
+    from laptime.render.html.page import write_page
     from laptime.render.html.prediction_page import prediction_page
-    from laptime.render.html.write import write_page
+    from laptime.render.html.run_page import write_report
     from laptime.views.comparison.predicted import against
-    from laptime.views.prediction.view import read_view
+    from laptime.views.prediction import read_view
 
     if not others:
         return write_page(prediction_page(read_view(saved)), out)
-    runs = [run for each in load_runs(others) for run in each]
-    if len(saved) != 1 or len(runs) != 1:
-        wrong("RUN...", "a prediction stands beside one run; give one of each, or predictions alone")
-    return write_page(predicted_comparison_page(against(runs[0], saved[0])), out)
+    given = load_runs(others)
+    runs = [run for each in given for run in each]
+    if saved:
+        if len(saved) != 1 or len(runs) != 1:
+            wrong("RUN...", "a prediction stands beside one run; give one of each, or predictions alone")
+        return write_page(predicted_comparison_page(against(runs[0], saved[0])), out)
+    return write_page(comparison_page(given), out) if len(runs) > 1 else write_report(runs[0], out)
 
 
 def load_runs(paths: Sequence[Path]) -> list[list[Run]]:

@@ -8,60 +8,53 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext, redirect_stdout
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated, Any
 
 import typer
+from typer import Argument, Option
 
-from laptime.cli.options import Json, Layers, Out, granularity, step_numbers
-from laptime.cli.outcome import answer, say
-from laptime.cli.quiet import quiet_traces
+from laptime.cli.options import Layers, Out, granularity, step_numbers
+from laptime.cli.outcome import Outcome, laptime_command, quiet_torch, say, verb
 from laptime.errors import NotJoined, RunExists
 
-if TYPE_CHECKING:
-    from laptime.views.run_view import RunView
+_ARGUMENTS_HELP = "Everything after the script is the script's own."
+_BUDGET_HELP = "The share of step time that layer times may cost."
+_KERNELS_HELP = "Steps to trace kernel by kernel: 40,41 or 40-42."
 
 
+@verb
 def run(
-    script: Annotated[str, typer.Argument(metavar="SCRIPT", help="A Python file; with -m, a module.")],
-    arguments: Annotated[
-        list[str] | None,
-        typer.Argument(metavar="[ARGS]...", help="Everything after the script is the script's own."),
-    ] = None,
-    module: Annotated[bool, typer.Option("-m", help="SCRIPT is a module, as for `python -m`.")] = False,
+    script: Annotated[str, Argument(metavar="SCRIPT", help="A Python file; with -m, a module.")],
+    arguments: Annotated[list[str] | None, Argument(metavar="[ARGS]...", help=_ARGUMENTS_HELP)] = None,
+    module: Annotated[bool, Option("-m", help="SCRIPT is a module, as for `python -m`.")] = False,
     out: Out = None,
-    every_step: Annotated[bool, typer.Option("--every-step", help="Layer times on every step.")] = False,
-    budget: Annotated[
-        float,
-        typer.Option(
-            "--budget", min=0.0001, max=1.0, help="The share of step time that layer times may cost."
-        ),
-    ] = 0.02,
+    every_step: Annotated[bool, Option("--every-step", help="Layer times on every step.")] = False,
+    budget: Annotated[float, Option(min=0.0001, max=1.0, help=_BUDGET_HELP)] = 0.02,
     layers: Layers = "layer",
-    kernels: Annotated[
-        str,
-        typer.Option("--kernels", metavar="STEPS", help="Steps to trace kernel by kernel: 40,41 or 40-42."),
-    ] = "",
-    as_json: Json = False,
-) -> None:
+    kernels: Annotated[str, Option(metavar="STEPS", help=_KERNELS_HELP)] = "",
+    as_json: bool = False,
+) -> Outcome:
     """Record a training script: networks, optimizers and loaders are found as they are used.
 
     Options of laptime come before SCRIPT. The exit status is the script's.
     """
     division, traced = granularity(layers), step_numbers(kernels)
-    from laptime.api import default_out
-    from laptime.bridges.launchers import launched
+    from laptime.bridges.ranks import launched
     from laptime.bridges.scripts.run import run_script, run_unrecorded
+    from laptime.runs.directory import default_out
 
-    here, name = launched(), _name(script, module)
+    name = script.rpartition(".")[2] if module else Path(script).stem
+    name = "".join(letter if letter.isalnum() or letter in "-_" else "-" for letter in name) or "run"
+    here = launched()
     try:
         place = here.place(out, name) if here is not None else out or default_out(name)
     except NotJoined as reason:
         say(f"laptime: {reason}")
         raise typer.Exit(run_unrecorded(Path(script), arguments or [], module=module)) from None
     leads = here is None or here.rank == 0  # one rank tells about the run of all
-    if leads:
-        _refuse_taken(place)
-    quiet_traces()
+    if leads and (place / "run.json").exists():  # before the script starts, not after hours of training
+        raise RunExists(f"{place} already holds a run; give another directory with --out")
+    quiet_torch(traces_only=True)
     absolute = place.absolute()  # a script may change its working directory
     process = os.getpid()
     with _stdout_to_stderr() if as_json else nullcontext():
@@ -77,46 +70,30 @@ def run(
         )
     if not leads or os.getpid() != process:  # a fork of the script has ended: its parent tells of the run
         raise typer.Exit(status)
-    view = _recorded(absolute)
-    if as_json:
-        from laptime.views.run_document import document
-
-        answer((document(view) if view else {"run": None}) | {"exit_status": status})
-    elif view:
-        _tell(place, view)
-    raise typer.Exit(status)
+    return _outcome(place, absolute, status)
 
 
-def _refuse_taken(out: Path) -> None:
-    """Refuse an output directory that holds a run before the script starts, not after hours of training."""
-    if (out / "run.json").exists():
-        raise RunExists(f"{out} already holds a run; give another directory with --out")
-
-
-def _name(script: str, module: bool) -> str:
-    """What the run directory is called after."""
-    name = script.rpartition(".")[2] if module else Path(script).stem
-    return "".join(letter if letter.isalnum() or letter in "-_" else "-" for letter in name) or "run"
-
-
-def _recorded(out: Path) -> RunView | None:
-    """What was recorded; None where the script ended before there was anything."""
-    if not (out / "run.json").exists():
-        return None
+def _outcome(place: Path, absolute: Path, status: int) -> Outcome:
+    """What was recorded, in short: the terminal is the script's. Nothing where the script ended before."""
+    if not (absolute / "run.json").exists():
+        nothing = {"run": None, "exit_status": status}
+        return Outcome(document=lambda: nothing, lines=lambda _: (), status=status)
+    from laptime.render.terminal.run_text import brief
     from laptime.runs import load
+    from laptime.views.run_document import document
     from laptime.views.run_view import run_view
 
-    return run_view(load(out))
+    view = run_view(load(absolute))
 
+    def lines(_: Any) -> Iterator[str]:
+        say()
+        say(f"laptime: the run is in {place}")
+        for line in brief(view):
+            say(f"  {line}")
+        say(f"  {laptime_command()} show {shlex.quote(str(place))} shows all of it")
+        yield from ()
 
-def _tell(out: Path, view: RunView) -> None:
-    from laptime.render.terminal.run_text import brief
-
-    say()
-    say(f"laptime: the run is in {out}")
-    for line in brief(view):
-        say(f"  {line}")
-    say(f"  laptime show {shlex.quote(str(out))} shows all of it")
+    return Outcome(document=lambda: document(view) | {"exit_status": status}, lines=lines, status=status)
 
 
 @contextmanager

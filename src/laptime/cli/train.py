@@ -5,87 +5,126 @@ from __future__ import annotations
 import os
 import shlex
 import sys
-from collections.abc import Callable
-from contextlib import redirect_stdout
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from contextlib import (
+    AbstractContextManager,
+    ExitStack,
+    contextmanager,
+    nullcontext,
+    redirect_stdout,
+    suppress,
+)
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
+from typer import Argument, Option
 
-from laptime.cli.options import EveryLayer, Json, Out, wrong
-from laptime.cli.outcome import answer, print_out, say, show_run
-from laptime.cli.progress import Tell, progress, waiting
-from laptime.cli.quiet import quiet_torch
-from laptime.cli.train_summary import UnfinishedRun, ending, learned, mean_line, next_command, status
-from laptime.errors import TrainingError
+from laptime import __version__
+from laptime.cli.options import EveryLayer, Out, wrong
+from laptime.cli.outcome import Outcome, answer, laptime_command, progress, quiet_torch, say, verb, waiting
+from laptime.errors import ConfigError, TrainingError, UnsupportedDevice
 
 if TYPE_CHECKING:
+    from rich.text import Text
+
     from laptime.runs import Run
-    from laptime.training.config.explain import Row
     from laptime.training.config.reading import Resolved
-    from laptime.training.experiment import Trial, TrialResult
+    from laptime.training.launch.experiment import Spread, Start, Trial
+    from laptime.training.launch.ray_process import NodeTask
+    from laptime.training.launch.ssh_hosts import Ssh
     from laptime.training.loop import Progress, TrainingLoop
+    from laptime.views.run_view import RunView
 
-Settings = Annotated[
-    list[str] | None,
-    typer.Option("--set", metavar="KEY=VALUE", help="Change a value: train.batch=64, or just batch=64."),
-]
-Sweeps = Annotated[
-    list[str] | None,
-    typer.Option("--sweep", metavar="KEY=V1,V2", help="Train once for each value; several make a grid."),
-]
+_SET_HELP = "Change a value: train.batch=64, or just batch=64."
+_SWEEP_HELP = "Train once for each value; several make a grid."
+_PARALLEL_HELP = "How the workers share the work: data, sharded, model,stages=2 and so on."
+_HOSTS_HELP = "Train on these machines, over ssh; or a file with a name in each line."
+_RAY_HELP = "Train on the nodes of this Ray cluster: HOST:PORT, or auto."
+_SSH_HELP = "What to call instead of ssh, such as 'ssh -F FILE'."
+_PYTHON_HELP = "The hosts' Python interpreter; by default the path of this one."
+_CHECKPOINT = Path("checkpoint/last.pt")
+_EXPLAIN_HELP = "Print every value and why it has it; train nothing."
 
 
+@verb
 def train(
-    config: Annotated[Path, typer.Argument(metavar="CONFIG", help="A TOML, YAML or XML file.")],
-    settings: Settings = None,
-    repeat: Annotated[
-        int | None, typer.Option("--repeat", min=1, help="Train this often, with other seeds.")
-    ] = None,
-    sweep: Sweeps = None,
-    profile: Annotated[bool, typer.Option("--profile/--no-profile", help="Time every layer.")] = True,
-    resume: Annotated[bool, typer.Option("--resume", help="Go on where it stopped.")] = False,
-    workers: Annotated[int, typer.Option("--workers", min=1, help="Processes that train together.")] = 1,
+    config: Annotated[Path, Argument(metavar="CONFIG", help="A TOML, YAML or XML file.")],
+    settings: Annotated[list[str] | None, Option("--set", metavar="KEY=VALUE", help=_SET_HELP)] = None,
+    repeat: Annotated[int | None, Option(min=1, help="Train this often, with other seeds.")] = None,
+    sweep: Annotated[list[str] | None, Option(metavar="KEY=V1,V2", help=_SWEEP_HELP)] = None,
+    profile: Annotated[bool, Option("--profile/--no-profile", help="Time every layer.")] = True,
+    resume: Annotated[bool, Option("--resume", help="Go on where it stopped.")] = False,
+    workers: Annotated[int, Option(min=1, help="Processes that train together, on each host.")] = 1,
+    parallel: Annotated[str | None, Option(metavar="STRATEGY[,KEY=VALUE]", help=_PARALLEL_HELP)] = None,
+    hosts: Annotated[str | None, Option(metavar="A,B,C|FILE", help=_HOSTS_HELP)] = None,
+    ssh: Annotated[str | None, Option(metavar="COMMAND", help=_SSH_HELP)] = None,
+    python: Annotated[str | None, Option(metavar="PATH", help=_PYTHON_HELP)] = None,
+    ray: Annotated[str | None, Option(metavar="ADDRESS", help=_RAY_HELP)] = None,
     out: Out = None,
-    explain: Annotated[
-        bool, typer.Option("--explain", help="Print every value and why it has it; train nothing.")
-    ] = False,
-    fold: Annotated[int | None, typer.Option("--fold", min=1, hidden=True)] = None,
+    explain: Annotated[bool, Option("--explain", help=_EXPLAIN_HELP)] = False,
+    fold: Annotated[int | None, Option(min=1, hidden=True)] = None,
     every_layer: EveryLayer = False,
-    as_json: Json = False,
-) -> None:
+) -> Outcome:
     """Train a network as a configuration file says, and record where the time goes."""
+    quiet_torch()  # a configuration's network is looked up with torch
+    from laptime.runs.directory import default_out
     from laptime.training.config.reading import read_config
+    from laptime.training.launch.ssh_hosts import Ssh, read_hosts
 
-    given = [*(settings or []), *([] if profile else ["record.profile=false"])]
+    given = [*(settings or []), *parallel_settings(parallel), *([] if profile else ["record.profile=false"])]
     if resume and out is None:
         wrong("--resume", "give the run to go on with: --out DIR")
     if explain and sweep:
         wrong("--explain", "it tells of one configuration; give one value of the sweep by --set instead")
+    if ray is not None and hosts is not None:
+        wrong("--ray", "it trains on the nodes of a cluster, --hosts over ssh; give one of them")
     with waiting("reading the configuration"):
         resolved = read_config(config, given)
     if explain:
-        _explain(resolved, workers, as_json)
-        return
+        return _explanation(resolved, workers)
+    folds = resolved.config.validation.folds if fold is None else 0
+    times = repeat or resolved.repeat or 1
+    several = times > 1 or bool(sweep) or bool(folds)
     asked = _Asked(
         file=config,
         settings=given,
         resolved=resolved,
         resume=resume,
         workers=workers,
-        out=out,
-        every_layer=every_layer,
-        as_json=as_json,
+        hosts=read_hosts(hosts) if hosts is not None else [],
+        ssh=Ssh.of(ssh, python),
+        ray=ray,
+        fold=fold,
+        out=out or default_out(resolved.config.name or ("experiment" if several else "train")),
     )
-    folds = resolved.config.validation.folds if fold is None else 0
-    times = repeat or resolved.repeat or 1
-    if times > 1 or sweep or folds:
-        _experiment(asked, times, sweep or [], folds)
-    elif workers > 1 and "RANK" not in os.environ:
-        _launch(asked, fold)
-    else:
-        _train(asked, fold)
+    if several:
+        return _experiment(asked, times, sweep or [], folds)
+    from laptime.training.launch.node import Node
+    from laptime.training.ranks import GROUP, Ranks
+    from laptime.training.strategies import STRATEGIES
+
+    if asked.hosts:
+        return _ended(_launched_on_hosts(asked), every_layer)
+    strategy = resolved.config.parallel.strategy
+    served = STRATEGIES[strategy].served
+    if ray is not None and not served:
+        raise ConfigError(
+            f"{strategy} does not train on a Ray cluster: use --workers on this machine, --hosts on several, "
+            "or asynchronous or mixed; --ray runs the trials of a --sweep or --repeat with any strategy"
+        )
+    if served and GROUP not in os.environ:
+        return _ended(_launched_groups(asked), every_layer)
+    if (workers > 1 or Node.here() is not None) and not Ranks.here().started:
+        return _ended(_launched(asked), every_layer)
+    return _ended(_trained(asked), every_layer)
+
+
+def parallel_settings(parallel: str | None) -> list[str]:
+    """`model,stages=2` as settings of the section `parallel`."""
+    name, *others = (parallel or "").split(",")
+    return [f"parallel.strategy={name}", *(f"parallel.{each}" for each in others)] if name else []
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,212 +136,376 @@ class _Asked:
     resolved: Resolved
     resume: bool
     workers: int
-    out: Path | None
-    every_layer: bool
-    as_json: bool
+    hosts: list[str]
+    ssh: Ssh
+    ray: str | None  # the address of a cluster
+    fold: int | None
+    out: Path  # of the run, or of the experiment
 
-    def place(self, otherwise: str = "train") -> Path:
-        """The directory of the run or the experiment."""
-        from laptime.runs.locations import default_out
-
-        return self.out or default_out(self.resolved.config.name or otherwise)
-
-    def arguments(self, out: Path, *settings: str, resume: bool, fold: int | None) -> list[str]:
-        """The arguments of a process that trains one run of it."""
-        options = [word for setting in (*self.settings, *settings) for word in ("--set", setting)]
-        options += ["--out", str(out), *(["--resume"] if resume else [])]
+    def arguments(self) -> list[str]:
+        """The arguments of a process that trains this run."""
+        options = [word for setting in self.settings for word in ("--set", setting)]
+        options += ["--out", str(self.out), *(["--resume"] if self.resume else [])]
         options += ["--repeat", "1"]  # whatever the file says: the parent process does the repetitions
-        return ["train", str(self.file), *options, *(["--fold", str(fold)] if fold is not None else [])]
+        options += [] if self.fold is None else ["--fold", str(self.fold)]
+        return ["train", str(self.file), *options]
+
+    def spread(self) -> list[str]:
+        """The options that say on which machines, and how many ranks on each."""
+        where = ["--hosts", ",".join(self.hosts), *self.ssh.options()] if self.hosts else []
+        where += ["--ray", self.ray] if self.ray is not None else []
+        return ["--workers", str(self.workers), *where]
 
 
-def _explain(resolved: Resolved, workers: int, as_json: bool) -> None:
-    from laptime.training.config.explain import explain
-
-    rows = explain(resolved)
-    if workers > 1 and resolved.config.train.threads is None:
-        rows = [_of_ranks(row, resolved, workers) if row[0] == "train.threads" else row for row in rows]
-    if as_json:
-        answer({"values": [dict(zip(("key", "value", "why", "meaning"), row, strict=True)) for row in rows]})
-        return
-    from laptime.render.terminal import configuration
-    from laptime.render.terminal.run_text import console
-
-    to = console()
-    for line in configuration.lines(rows, to.width if to.is_terminal else None):
-        to.print(line, no_wrap=True, overflow="ignore", crop=False)
-
-
-def _of_ranks(row: Row, resolved: Resolved, workers: int) -> Row:
-    """The threads of each rank, where all share one processor."""
-    from laptime.errors import UnsupportedDevice
+def _explanation(resolved: Resolved, workers: int) -> Outcome:
+    from laptime.render.terminal import console
+    from laptime.render.terminal.table import value_lines
+    from laptime.training.config.reading import explain
     from laptime.training.device_setup import choose_device, share_of_threads
 
-    try:
-        device, _ = choose_device(resolved.config.train.device, locals=workers)
-    except UnsupportedDevice:  # one that this machine lacks, another may have
-        return row
-    if device.type != "cpu":
-        return row
-    threads, why = share_of_threads(workers)
-    return row[0], str(threads), why, row[3]
+    train, rows = resolved.config.train, explain(resolved)
+    if workers > 1 and train.threads is None:
+        with suppress(UnsupportedDevice):  # one that this machine lacks, another may have
+            if choose_device(train.device, locals=workers)[0].type == "cpu":  # which all ranks share
+                threads, why = share_of_threads(workers)
+                place = [row[0] for row in rows].index("train.threads")
+                rows[place] = ("train.threads", str(threads), why, rows[place][3])
+    document = {"values": [dict(zip(("key", "value", "why", "meaning"), row, strict=True)) for row in rows]}
+    return Outcome(
+        document=lambda: document,
+        lines=lambda width: value_lines(rows, width if console().is_terminal else None),
+    )
 
 
 # -- one training --------------------------------------------------------------------------------------------
 
 
-def _train(asked: _Asked, fold: int | None) -> None:
+def _trained(asked: _Asked) -> Run:
+    """Train in this process. As one of several ranks, end it: the launcher, or rank 0, tells the user."""
     quiet_torch()
     with waiting("building the network and opening the data"):
-        from laptime.training.launch import launched
+        from laptime.training.ranks import Ranks
+        from laptime.training.session import launched
         from laptime.training.session import train as train_here
-    first = int(os.environ.get("RANK", "0")) == 0
-    place = asked.place()
-    unfinished = UnfinishedRun(place)
+    first = Ranks.here().rank == 0
 
     def trained() -> Run:
         with _ProgressBar() as bar:
             return train_here(
                 asked.resolved.config,
-                out=place,
+                out=asked.out,
                 resume=asked.resume,
-                fold=fold,
+                fold=asked.fold,
                 folder=asked.resolved.path.parent,
                 watch=bar.watch if first else lambda _: None,
                 say=say if first else lambda _: None,
                 begin=bar.begin if first else lambda _: None,
             )
 
-    if launched():
-        _as_rank(trained)
-        return
-    with ending(lambda: unfinished.line if first else ""):
-        run = trained()
-    if first:
-        _show(run, asked)
-
-
-def _as_rank(trained: Callable[[], Run]) -> None:
-    """Train as one of several ranks. The launcher reports errors to the user."""
+    if not launched():
+        with _ending(_unfinished(asked.out) if first else lambda: ""):
+            run = trained()
+        if first:
+            return run
+        raise typer.Exit
     try:
         with redirect_stdout(sys.stderr):  # what a network prints must not spoil the launcher's answer
             trained()
     except KeyboardInterrupt as stop:
-        raise typer.Exit(status(stop)) from None
+        raise typer.Exit(_status(stop)) from None
     except Exception:
         raise typer.Exit(1) from None
+    raise typer.Exit
 
 
-class _ProgressBar:
+class _ProgressBar(ExitStack):
     """A progress bar whose length is known only once the data is open."""
 
     def __init__(self) -> None:
-        self._shown: Any = None
-        self._tell: Tell | None = None
+        super().__init__()
+        self._tell: Callable[[str], None] = lambda _: None
         self._words = ""
-
-    def __enter__(self) -> _ProgressBar:
-        return self
 
     def begin(self, training: TrainingLoop) -> None:
         setup = training.setup
         say(f"{training.config.name or training.config.network.name}: device {setup.device} ({setup.why})")
-        self._shown = progress("training", training.steps)
-        self._tell = self._shown.__enter__()
+        self._tell = self.enter_context(progress("training", training.steps))
 
     def watch(self, now: Progress) -> None:
-        if self._tell is None or now.stage != "train":
-            return
         loss = f", loss {now.loss:.4g}" if now.loss is not None else ""
-        self._words = f"epoch {now.epoch + 1}/{now.epochs}{loss}" if loss or not self._words else self._words
+        if loss or not self._words:
+            self._words = f"epoch {now.epoch + 1}/{now.epochs}{loss}"
         self._tell(self._words)
 
-    def __exit__(self, *error: Any) -> None:
-        if self._shown is not None:
-            self._shown.__exit__(*error)
 
-
-def _show(run: Run, asked: _Asked) -> None:
-    from laptime.views.run_document import document
-    from laptime.views.run_view import run_view
-
-    view = run_view(run)
-    if asked.as_json:
-        answer(document(view))
-        return
-    show_run(view, every_layer=asked.every_layer)
-    where = shlex.quote(str(run.path))
-    print_out(f"\n{learned(run, view)}")
-    saved = (run.path / "checkpoint" / "last.pt").exists()
-    resume = f"    laptime train … --resume --out {where}" if saved else ""  # without one it would be refused
-    print_out(f"The run is in {run.path}\n  laptime show {where}{resume}")
-
-
-# -- several ranks, several runs -----------------------------------------------------------------------------
-
-
-def _launch(asked: _Asked, fold: int | None) -> None:
+def _launched(asked: _Asked) -> Run:
+    """Train in several processes of this machine."""
     from laptime.runs import load
 
     quiet_torch()  # for the ranks, too
     with waiting(f"starting {asked.workers} ranks"):
-        from laptime.training.launch import launch
-    place = asked.place()
-    unfinished = UnfinishedRun(place)
-    words = asked.arguments(place, resume=asked.resume, fold=fold)
-    with ending(lambda: unfinished.line):
-        launch(words, workers=asked.workers, out=place, say=say)
-    _show(load(place), asked)
+        from laptime.training.launch.local_ranks import RanksFailed, launch
+        from laptime.training.launch.node import Node
+        from laptime.training.stop_signals import CHILD
+    node = Node.here()
+    launched = node is not None and CHILD in os.environ  # by the launcher of all hosts, which tells the user
+    with _ending((lambda: "") if launched else _unfinished(asked.out)):
+        try:
+            restarts = asked.resolved.config.parallel.restarts
+            launch(asked.arguments(), workers=asked.workers, restarts=restarts, out=asked.out, say=say)
+        except RanksFailed as failed:
+            if not launched:
+                raise
+            answer(asdict(failed.cause))
+            raise typer.Exit(1) from None
+    if not launched and (node is None or node.number == 0):
+        return load(asked.out)
+    raise typer.Exit
 
 
-def _experiment(asked: _Asked, repeat: int, sweep: list[str], folds: int) -> None:
+def _launched_on_hosts(asked: _Asked) -> Run:
+    """Train on other machines."""
+    from laptime.runs import load
+    from laptime.training.launch.host_folders import RUN, HostTask
+    from laptime.training.launch.hosts import host_files, launch_on_hosts
+    from laptime.training.strategies import STRATEGIES
+
+    config, ranks = asked.resolved.config, len(asked.hosts) * asked.workers
+    strategy = STRATEGIES[config.parallel.strategy]
+    if strategy.served:
+        raise ConfigError(f"{config.parallel.strategy} trains on a Ray cluster, not on --hosts; use --ray")
+    if ranks > 1:
+        strategy.check(config, ranks)
+    files, settings = host_files(asked.resolved)
+    there = replace(asked, file=Path(asked.file.name), settings=[*asked.settings, *settings], out=Path(RUN))
+    arguments = tuple(replace(there, resume=False).arguments())
+    with _ending(_unfinished(asked.out)):
+        launch_on_hosts(
+            HostTask(
+                arguments=arguments,
+                files=files,
+                workers=asked.workers,
+                restarts=config.parallel.restarts,
+                laptime=__version__,
+            ),
+            asked.hosts,
+            asked.ssh,
+            out=asked.out,
+            resume=asked.resume,
+            say=say,
+        )
+    return load(asked.out)
+
+
+def _launched_groups(asked: _Asked) -> Run:
+    """Train in groups of processes with parameter servers between them."""
+    from laptime.runs import load
+
+    quiet_torch()
+    with waiting("starting parameter servers"):
+        from laptime.training.launch.groups import Groups, launch_groups, launch_groups_on_ray
+        from laptime.training.strategies import STRATEGIES
+    plan = asked.resolved.config.parallel
+    groups = plan.groups or asked.workers
+    size = asked.workers // groups
+    of_all = Groups(groups=groups, size=size, servers=plan.servers, restarts=plan.restarts, out=asked.out)
+    with _ending(_unfinished(asked.out)):
+        if asked.ray is None:
+            launch_groups([*asked.arguments(), "--workers", str(size)], of_all, say=say)
+        else:
+            STRATEGIES[plan.strategy].check(asked.resolved.config, asked.workers)
+            task = _node_task(asked, workers=size)
+            launch_groups_on_ray(
+                task, of_all, address=asked.ray, laptime=__version__, resume=asked.resume, say=say
+            )
+    return load(asked.out)
+
+
+def _node_task(asked: _Asked, *, workers: int) -> NodeTask:
+    """What a process of so many ranks does on a node of a Ray cluster."""
+    from laptime.training.launch.host_folders import RUN
+    from laptime.training.launch.hosts import host_files
+    from laptime.training.launch.ray_cluster import Need
+    from laptime.training.launch.ray_process import NodeTask
+
+    train = asked.resolved.config.train
+    files, settings = host_files(asked.resolved)
+    there = replace(asked, file=Path(asked.file.name), settings=[*asked.settings, *settings], out=Path(RUN))
+    threads = train.threads or 1
+    return NodeTask(
+        arguments=(*there.arguments(), "--workers", str(workers)),
+        files=files,
+        out=asked.out,
+        ranks=tuple(range(workers)),
+        need=Need(
+            cpus=workers * threads, gpus=0 if train.device == "cpu" else workers, if_any=train.device is None
+        ),
+        environment={"OMP_NUM_THREADS": str(threads)},
+    )
+
+
+def _ended(run: Run, every_layer: bool) -> Outcome:
+    from laptime.views.run_view import run_view
+
+    view = run_view(run)
+    where, laptime = shlex.quote(str(run.path)), laptime_command()
+    # Without a checkpoint it would be refused.
+    resume = f"    {laptime} train … --resume --out {where}" if (run.path / _CHECKPOINT).exists() else ""
+    told = f"\n{_learned(run, view)}\nThe run is in {run.path}\n  {laptime} show {where}{resume}"
+    return Outcome.of_run(view, every_layer=every_layer, below=[told])
+
+
+def _learned(run: Run, view: RunView) -> str:
+    """Losses, accuracies and time of the whole training, in one line."""
+    from laptime.views.format import loss, percent
+    from laptime.views.run_view import NOUNS
+
+    topn = run.config.get("validation", {}).get("topn", "n")
+    words, names = [], {"loss": "loss", "top1": "top-1", "topn": f"top-{topn}"}
+    for part in view.stages.values():
+        results = part.results.values if part.results else {}
+        shown = {key: loss(value) if key == "loss" else percent(value) for key, value in results.items()}
+        if told := [f"{name} {shown[key]}" for key, name in names.items() if key in shown]:
+            words.append(f"{NOUNS[part.stage.value]} {', '.join(told)}")
+    return f"{'; '.join(words) or 'no loss was recorded'}; {run.tables.steps.end_s:.1f} s"
+
+
+# -- one that ends early -------------------------------------------------------------------------------------
+
+
+@contextmanager
+def _ending(left: Callable[[], str], *, failed: bool = True) -> Iterator[None]:
+    """Say what an interrupted training left on the disk; with `failed`, also one that raised an error."""
+    try:
+        yield
+    except KeyboardInterrupt as stop:
+        word = "laptime: interrupted" if _status(stop) == 130 else "laptime: terminated"
+        say("; ".join(filter(None, (word, left()))))
+        raise typer.Exit(_status(stop)) from None
+    except Exception:
+        if failed and left():
+            say(left())
+        raise
+
+
+def _unfinished(out: Path) -> Callable[[], str]:
+    """A line on the run that is there when it is called; empty where nothing was written since."""
+
+    def written() -> int | None:
+        with suppress(OSError):
+            return (out / "run.json").stat().st_mtime_ns
+        return None
+
+    def line() -> str:
+        if written() == before:
+            return ""
+        goes_on = f"; --resume --out {shlex.quote(str(out))} goes on" if (out / _CHECKPOINT).exists() else ""
+        return f"the run so far is in {out}{goes_on}"
+
+    before = written()
+    return line
+
+
+def _status(stop: KeyboardInterrupt) -> int:
+    """The shell's numbers for SIGTERM and Ctrl-C."""
+    from laptime.training.stop_signals import Terminated
+
+    return 143 if isinstance(stop, Terminated) else 130
+
+
+# -- several runs --------------------------------------------------------------------------------------------
+
+
+def _experiment(asked: _Asked, repeat: int, sweep: list[str], folds: int) -> Outcome:
+    from laptime.render.terminal.run_text import trial_lines
     from laptime.training.config.reading import read_config
-    from laptime.training.experiment import conduct, python, trials
+    from laptime.training.launch.experiment import conduct, here, on_ray, python, spreads, trials
+    from laptime.training.strategies import STRATEGIES
+    from laptime.views.run_document import trial_row
 
-    place, seed = asked.place("experiment"), asked.resolved.config.train.seed
+    place, seed = asked.out, asked.resolved.config.train.seed
     chosen = trials(place, repeat=repeat, sweeps=sweep, folds=folds, seed=seed)
     # A wrong value is told before anything is trained.
-    configs = [read_config(asked.file, asked.settings, trial.settings).config for trial in chosen]
+    resolved = [read_config(asked.file, asked.settings, trial.settings) for trial in chosen]
+    configs = [each.config for each in resolved]
+
+    def of_trial(trial: Trial, goes_on: bool = False) -> _Asked:
+        settings = [*asked.settings, *trial.settings]
+        return replace(asked, settings=settings, out=trial.out, resume=goes_on, fold=trial.fold)
 
     def command(trial: Trial, goes_on: bool) -> list[str]:
-        words = asked.arguments(trial.out, *trial.settings, resume=goes_on, fold=trial.fold)
-        return [*python(), *words, "--workers", str(asked.workers), "--json"]
+        return [*python(), *of_trial(trial, goes_on).arguments(), *asked.spread(), "--json"]
 
-    def tell(trial: Trial, number: int, count: int) -> None:
-        say(f"{number}/{count}  {trial.name}")
+    def placed() -> AbstractContextManager[Start]:
+        # Groups with parameter servers spread over the cluster themselves, one trial after the other.
+        if asked.ray is None or spread_themselves:
+            return nullcontext(here(command))
+        tasks = {
+            trial.out: _node_task(replace(of_trial(trial), resolved=each), workers=asked.workers)
+            for trial, each in zip(chosen, resolved, strict=True)
+        }
+        return on_ray(asked.ray, tasks, laptime=__version__)
+
+    def tell(trial: Trial, number: int, count: int, where: str) -> None:
+        say(f"{number}/{count}  {trial.name}{f'  on {where}' if where else ''}")
 
     def left() -> str:
         where = shlex.quote(str(place))
         return f"the trials so far are in {place}; --resume --out {where} goes on" if place.is_dir() else ""
 
-    with ending(left, failed=False):
+    served = {STRATEGIES[config.parallel.strategy].served for config in configs}
+    if asked.ray is not None and len(served) > 1:
+        raise ConfigError("--ray: sweep strategies with parameter servers by themselves, and the others too")
+    spread_themselves = True in served
+    with _ending(left, failed=False), placed() as start:
         results = conduct(
-            chosen, command, configs=configs, workers=asked.workers, resume=asked.resume, say=say, tell=tell
+            chosen,
+            start,
+            at_once=1 if asked.ray is None or spread_themselves else len(chosen),
+            configs=configs,
+            workers=asked.workers * (len(asked.hosts) or 1),
+            resume=asked.resume,
+            say=say,
+            tell=tell,
         )
-    _report(place, results, asked.as_json)
-
-
-def _report(place: Path, results: list[TrialResult], as_json: bool) -> None:
-    from laptime.render.terminal.experiment import results as learned_by
-    from laptime.render.terminal.experiment import table
-    from laptime.training.experiment import spreads
-
-    rows = learned_by([(result.trial.name, result.status, result.trial.run()) for result in results])
+    rows = [trial_row(result.trial.name, result.status, result.trial.run()) for result in results]
     means = spreads(results, rows)
     failed = [result for result in results if result.status == "failed"]
-    if as_json:
-        spread = [{"point": mean.point, "trials": mean.trials, **mean.values} for mean in means]
-        answer({"experiment": str(place), "trials": rows, "spread": spread})
-    else:
-        from laptime.render.terminal.run_text import console
 
-        to = console(sys.stdout)
-        to.print(table(rows, to.width), no_wrap=True, overflow="ignore", crop=False)
-        for mean in means:
-            print_out(mean_line(mean))
-        if len(failed) < len(results):
-            print_out(f"\nThe runs are in {place}\n  {next_command(place, results)}")
-    if failed:
-        raise TrainingError(
+    def lines(width: int) -> Iterator[Text | str]:
+        yield from trial_lines(rows, width)
+        yield from map(_mean_line, means)
+        if good := [result.trial for result in results if result.status != "failed"]:
+            yield f"\nThe runs are in {place}\n  {_next_command(place, good)}"
+
+    spread = [{"point": mean.point, "trials": mean.trials, **mean.values} for mean in means]
+    error = (
+        TrainingError(
             f"{len(failed)} of {len(results)} trials failed, the first of them {failed[0].trial.name}: "
             f"{failed[0].reason or 'it said nothing'}; --resume tries them again"
         )
+        if failed
+        else None
+    )
+    document = {"experiment": str(place), "trials": rows, "spread": spread}
+    return Outcome(document=lambda: document, lines=lines, error=error)
+
+
+def _mean_line(spread: Spread) -> str:
+    """Mean ± standard deviation of repetitions or folds, in one line."""
+    from laptime.views.format import percent
+
+    words = []
+    for stage, of_stage in (("train", ""), ("validation", "val. ")):
+        if (loss := spread.values.get(f"{stage}_loss")) is not None:
+            words.append(f"{of_stage}loss {loss[0]:.4g} ± {loss[1]:.2g}")
+        if (top1 := spread.values.get(f"{stage}_top1")) is not None:
+            words.append(f"{of_stage}top-1 {percent(top1[0])} ± {100 * top1[1]:.1f}")
+    return f"{' '.join([*spread.point, f'mean of {spread.trials}'])}: {', '.join(words)}"
+
+
+def _next_command(place: Path, good: list[Trial]) -> str:
+    """A command that looks at the trials: two points of a grid, or two trials, are compared."""
+    groups = list(dict.fromkeys(place / Path(trial.name).parts[0] for trial in good if trial.out != place))
+    words = ["show", good[0].out] if len(groups) < 2 else ["compare", groups[0], groups[-1]]
+    return f"{laptime_command()} {shlex.join(map(str, words))}"

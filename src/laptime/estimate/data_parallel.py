@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from statistics import NormalDist
-from typing import Annotated, Literal, get_args
+from typing import Annotated, Literal
 
 from laptime.errors import PredictionError
 from laptime.estimate.op_times import TimedStep
-from laptime.hardware import Device, Link, link
+from laptime.hardware import Device, link
 from laptime.model import Phase
 from laptime.model.constants import Source
 
@@ -36,11 +36,6 @@ def _fitted(what: str) -> Source:
     return Source(f"{what} Fitted by `python -m benchmarks.scaling`.")
 
 
-def _check(name: str, value: float) -> None:
-    if not (math.isfinite(value) and value >= 0):
-        raise PredictionError(f"{name} is {value}; give a number of 0 or more")
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gradient:
     """A layer's backward pass: how long it takes, and the bytes of gradients that are ready at its end."""
@@ -57,15 +52,6 @@ class Alone:
     backward: tuple[Gradient, ...]  # in the order of the backward pass: the last layer first
     update_s: float = 0.0
 
-    def __post_init__(self) -> None:
-        for name, value in (("forward_s", self.forward_s), ("update_s", self.update_s)):
-            _check(name, value)
-        for gradient in self.backward:
-            _check("the seconds of a backward pass", gradient.seconds)
-            _check("the bytes of a gradient", gradient.bytes)
-        if not self.step_s > 0:
-            raise PredictionError("a step of 0 s cannot be scaled; give the seconds of its passes")
-
     @property
     def backward_s(self) -> float:
         """The whole backward pass."""
@@ -75,11 +61,6 @@ class Alone:
     def step_s(self) -> float:
         """From one update to the next."""
         return self.forward_s + self.backward_s + self.update_s
-
-    @property
-    def gradient_bytes(self) -> float:
-        """Bytes to exchange."""
-        return sum(gradient.bytes for gradient in self.backward)
 
 
 Through = Literal["gpu_link", "host", "first"]
@@ -101,20 +82,9 @@ class Habits:
     board: Annotated[float, Source("How much chips that share a board's power slow each other down.")] = 0.0
     host_s: Annotated[float, Source("What each further GPU's batch costs a host that prepares all.")] = 0.0
 
-    def __post_init__(self) -> None:
-        for field in fields(self):
-            if field.name not in ("through", "overlaps"):
-                _check(field.name, getattr(self, field.name))
-        if self.through not in get_args(Through):
-            raise PredictionError(f"through is {self.through!r}; give {', '.join(get_args(Through))}")
-        if not (0 < self.link_share <= 1 and self.contention <= 1 and self.bucket_bytes > 0):
-            raise PredictionError("link_share and contention are shares, at most 1; no bucket has 0 bytes")
-
 
 DDP = Habits()
-HOROVOD = Habits(sync_s=0.0059)
 GATHERED = Habits(through="first", overlaps=False, sync_s=0.0)  # Torch 7, TensorFlow's towers of 2016
-PARAMETER_SERVER = Habits(through="host", link_share=1.0, sync_s=0.0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -140,11 +110,6 @@ class Scaled:
         """Throughput over that of as many independent GPUs."""
         return self.alone_s / self.step_s
 
-    @property
-    def speedup(self) -> float:
-        """Throughput over that of one."""
-        return self.gpus * self.efficiency
-
 
 def alone_from_step(step: TimedStep) -> Alone:
     """From a predicted step: a layer's gradients are ready when its last backward operation has ended."""
@@ -160,24 +125,18 @@ def alone_from_step(step: TimedStep) -> Alone:
             sizes[layer] = sizes.get(layer, 0.0) + GRADIENT_BYTES * timed.operation.sizes["params"]
     whole = seconds[Phase.BACKWARD]
     backward, begin = [], 0.0
-    for end, size in [
-        *sorted((ready.get(layer, whole), size) for layer, size in sizes.items()),
-        (whole, 0.0),
-    ]:
+    ends = sorted((ready.get(layer, whole), size) for layer, size in sizes.items())
+    for end, size in [*ends, (whole, 0.0)]:
         backward.append(Gradient(seconds=end - begin, bytes=size))
         begin = end
-    forward_s = seconds[Phase.FORWARD]
-    return Alone(forward_s=forward_s, backward=tuple(backward), update_s=seconds[Phase.UPDATE])
+    forward_s, update_s = seconds[Phase.FORWARD], seconds[Phase.UPDATE]
+    return Alone(forward_s=forward_s, backward=tuple(backward), update_s=update_s)
 
 
-def alone_from_time(step_s: float, parameters: float, *, pieces: int = PIECES) -> Alone:
+def alone_from_time(step_s: float, parameters: float) -> Alone:
     """From a measured step and a count of parameters: gradients come evenly over two thirds of the step."""
-    _check("step_s", step_s)
-    _check("parameters", parameters)
-    if pieces < 1:
-        raise PredictionError(f"a backward pass in {pieces} pieces; give at least 1")
-    each = Gradient(seconds=step_s * BACKWARD / pieces, bytes=GRADIENT_BYTES * parameters / pieces)
-    return Alone(forward_s=step_s * (1 - BACKWARD), backward=(each,) * pieces)
+    each = Gradient(seconds=step_s * BACKWARD / PIECES, bytes=GRADIENT_BYTES * parameters / PIECES)
+    return Alone(forward_s=step_s * (1 - BACKWARD), backward=(each,) * PIECES)
 
 
 def ring_all_reduce_s(size: float, gpus: int, bandwidth: float, latency_s: float = 0.0) -> float:
@@ -191,20 +150,22 @@ def scale(alone: Alone, device: Device, gpus: int, habits: Habits = DDP, *, accu
     With `accumulate` batches to an update gradients travel once, beside the last backward pass; long and
     short batches even out, fast and slow GPUs do not.
     """
-    for name, value in (("gpus", gpus), ("accumulate", accumulate)):
-        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-            raise PredictionError(f"{name} is {value}; give a whole number above 0")
     alone_s = accumulate * alone.step_s
     if gpus == 1:
         return Scaled(gpus=1, alone_s=alone_s)
     buckets = _buckets(alone.backward, habits.bucket_bytes)
     each_byte, each_bucket = _cost(device, gpus, habits)
-    times = [size * each_byte + each_bucket for _, size in buckets]
-    communication_s = sum(times)
+    communication_s, end = 0.0, 0.0
+    for full, size in buckets:  # a bucket starts when it is full and the one before has arrived
+        seconds = size * each_byte + each_bucket
+        communication_s += seconds
+        end = max(end, full) + seconds
     exposed_s = communication_s
     if habits.overlaps and buckets:
-        exposed_s = max(0.0, _end([at for at, _ in buckets], times) - alone.backward_s)
+        exposed_s = max(0.0, end - alone.backward_s)
     overlapped_s = communication_s - exposed_s
+    # Standard deviations by which the largest of n normal numbers lies above their mean (Blom 1958).
+    slowest = NormalDist().inv_cdf((gpus - 0.375) / (gpus + 0.25))
     return Scaled(
         gpus=gpus,
         alone_s=alone_s,
@@ -214,7 +175,7 @@ def scale(alone: Alone, device: Device, gpus: int, habits: Habits = DDP, *, accu
         contention_s=habits.contention * overlapped_s
         + habits.board * alone_s
         + habits.host_s * accumulate * (gpus - 1),
-        waiting_s=_slowest(gpus) * alone_s * math.hypot(habits.spread, habits.raggedness / accumulate**0.5),
+        waiting_s=slowest * alone_s * math.hypot(habits.spread, habits.raggedness / accumulate**0.5),
         sync_s=habits.sync_s,
     )
 
@@ -231,40 +192,23 @@ def _buckets(backward: Sequence[Gradient], size: float) -> list[tuple[float, flo
     return [*buckets, (at, held)] if held else buckets
 
 
-def _end(ready: Sequence[float], times: Sequence[float]) -> float:
-    """A bucket starts when it is full and the one before has arrived."""
-    end = 0.0
-    for at, seconds in zip(ready, times, strict=True):
-        end = max(end, at) + seconds
-    return end
-
-
 def _cost(device: Device, gpus: int, habits: Habits) -> tuple[float, float]:
     """Seconds for each byte, and for each bucket.
 
     A parameter server gets every gradient and sends every parameter, over each GPU's link to the host, which
     the chips of a board share. Where one GPU gathers them, those of all others pass its link in turn.
     """
-    over = _link(device, habits)
+    direct = device.gpu_link if habits.through == "gpu_link" else None
+    name = direct or device.host_link
+    if name is None:
+        raise PredictionError(f"{device.name} has no link in its file; add host_link or gpu_link")
+    over = link(name)
     bandwidth = over.bandwidth * habits.link_share
     if habits.through == "host":
         return 2 * min(gpus, BOARDS.get(device.name, 1)) / bandwidth, 2 * over.latency_s
     if habits.through == "first":
         return 2 * (gpus - 1) / bandwidth, 2 * (gpus - 1) * over.latency_s
-    for name, shares in MESHES.items():
-        if device.name.startswith(name):
+    for mesh, shares in MESHES.items():
+        if device.name.startswith(mesh):
             bandwidth *= shares.get(gpus, 1.0)
     return ring_all_reduce_s(1.0, gpus, bandwidth), ring_all_reduce_s(0.0, gpus, bandwidth, over.latency_s)
-
-
-def _link(device: Device, habits: Habits) -> Link:
-    direct = device.gpu_link if habits.through == "gpu_link" else None
-    name = direct or device.host_link
-    if name is None:
-        raise PredictionError(f"{device.name} has no link in its file; add host_link or gpu_link")
-    return link(name)
-
-
-def _slowest(gpus: int) -> float:
-    """Standard deviations by which the largest of n normal numbers lies above their mean (Blom 1958)."""
-    return NormalDist().inv_cdf((gpus - 0.375) / (gpus + 0.25))

@@ -17,16 +17,11 @@ from functools import cache
 from typing import Annotated
 
 import numpy as np
-from numpy.typing import NDArray
 
 from laptime import hardware
-from laptime.estimate.features import TYPES, Work
+from laptime.estimate.calibration import TYPES, Floats, Work
 from laptime.hardware import Device
-from laptime.model import Operation
 from laptime.model.constants import Source
-from laptime.ops.registry import kind_named
-
-Floats = NDArray[np.float64]
 
 # The errors in docs/prediction.md are of constants fitted without the device in question. The CPUs' passes
 # were of compiled networks, batch 1: nothing better is published.
@@ -148,22 +143,21 @@ class Shares:
         """Whether a device of its architecture, and with such memory, was ever compared."""
         return self.device.architecture in COMPARED and self.constants is not SAME
 
-    def times_us(self, sorts: Sequence[str], works: Sequence[Work], measured_us: Floats) -> Floats:
-        """Microseconds on the device, from those on an H200; `sorts` are those of `sort_of`."""
-        return parts(self.device, self.traits, sorts, works, measured_us).times_us(
-            self.constants, self.traits
-        )
+    def times_us(self, work_classes: Sequence[str], works: Sequence[Work], measured_us: Floats) -> Floats:
+        """Microseconds on the device, from those on an H200."""
+        made = parts(self.device, self.traits, work_classes, works, measured_us)
+        return made.times_us(self.constants, self.traits)
 
 
 def shares(device: Device) -> Shares:
     """What is known of a device that was never calibrated."""
-    constants = CPU if device.kind == "cpu" else SAME if _like_h200(device) else GPU
+    h200 = _h200()
+    constants = CPU if device.kind == "cpu" else GPU
+    if device.kind != "cpu" and (
+        device.architecture == h200.architecture or device.memory_bandwidth >= h200.memory_bandwidth
+    ):
+        constants = SAME
     return Shares(device=device, traits=traits(device), constants=constants)
-
-
-def sort_of(operation: Operation, work: Work, mode: str) -> str:
-    """The sort of a kernel, the same on every device; a convolution's bias is a kernel by itself."""
-    return kind_named(work.kind).transfer_class(operation.sizes, mode)
 
 
 def traits(device: Device) -> Traits:
@@ -175,8 +169,11 @@ def traits(device: Device) -> Traits:
     lanes = device.fp32 * 1e12 / (2 * cycles) if cycles and device.fp32 else 128.0
     nvidia = device.kind == "gpu" and device.fp32_matrix is None
     units = NARROW if lanes < NARROW else WIDE if lanes > WIDE else None
+    power, usual = 1.0, _usual_power(device.architecture)
+    if device.kind == "gpu" and device.tdp_w and device.fp32 and usual is not None:
+        power = min(1.0, device.tdp_w / device.fp32 / usual / POWER_SLACK)
     return Traits(
-        power=_power(device),
+        power=power,
         units=units if nvidia else None,
         clock=(h200.clock_mhz or 1.0) / device.clock_mhz if cycles and device.clock_mhz else 1.0,
         multiprocessors=(h200.sms or 1) / device.sms
@@ -186,62 +183,49 @@ def traits(device: Device) -> Traits:
 
 
 def parts(
-    device: Device, traits: Traits, sorts: Sequence[str], works: Sequence[Work], measured_us: Floats
+    device: Device, traits: Traits, work_classes: Sequence[str], works: Sequence[Work], measured_us: Floats
 ) -> Parts:
     """The bounds on the device, and the excess over the bound on an H200, scaled to the device."""
     flops = np.array([work.flops for work in works], float)
     moved = np.array([work.bytes for work in works], float)
     names = [TYPES.get(work.multiplies_in, "fp32") for work in works]
-    here, there = _peaks(device), _peaks(_h200())
-    compute_us = flops / np.array([here[name] for name in names]) * 1e6
-    memory_us = moved / device.memory_bandwidth * 1e6
-    on_h200 = np.maximum(
-        flops / np.array([there[name] for name in names]) * 1e6, moved / _h200().memory_bandwidth * 1e6
-    )
+
+    def bounds_us(of: Device) -> tuple[Floats, Floats]:
+        peaks = {name: of.peak(name) for name in TYPES.values()}
+        return flops / np.array([peaks[name] for name in names]) * 1e6, moved / of.memory_bandwidth * 1e6
+
+    compute_us, memory_us = bounds_us(device)
+    on_h200 = np.maximum(*bounds_us(_h200()))
     fills = measured_us / (measured_us + SHORT_US)
     excess_us = np.maximum(0.0, measured_us - on_h200) * traits.clock * traits.multiprocessors**fills
-    known = np.array([sort != "fixed norm" for sort in sorts]) if device.kind == "gpu" else False
+    known = (
+        np.array([work_class != "fixed norm" for work_class in work_classes])
+        if device.kind == "gpu"
+        else False
+    )
     return Parts(
-        classes=tuple(_class(device, sort, name) for sort, name in zip(sorts, names, strict=True)),
+        classes=tuple(
+            _class(device, work_class, name) for work_class, name in zip(work_classes, names, strict=True)
+        ),
         compute_us=compute_us,
         memory_us=memory_us,
         excess_us=np.where(known, excess_us, 0.0),
     )
 
 
-def _class(device: Device, sort: str, precision: str) -> str:
-    """The sort, and for matrix work the units that do it: their kernels reach unlike shares."""
-    if sort == "fixed norm":
+def _class(device: Device, work_class: str, precision: str) -> str:
+    """The class of work, and for matrix work the units that do it: their kernels reach unlike shares."""
+    if work_class == "fixed norm":
         return "memory"
-    if sort in ("memory", "batch norm", "depthwise"):
-        return sort
-    units = _units(device, precision)
-    if units != VECTOR and sort == "winograd":
-        sort = "convolution"
-    if units == MATRIX and sort == "convolution":
-        units = TENSOR  # nothing is known of AMD's
-    return f"{sort}, {units}"
-
-
-def _units(device: Device, precision: str) -> str:
+    if work_class in ("memory", "batch norm", "depthwise"):
+        return work_class
     figure = device.peak_of(precision).figure
-    return {"fp32": VECTOR, "fp16_vector": VECTOR, "fp32_matrix": MATRIX}.get(figure, TENSOR)
-
-
-def _peaks(device: Device) -> dict[str, float]:
-    return {name: device.peak(name) for name in TYPES.values()}
-
-
-def _like_h200(device: Device) -> bool:
-    h200 = _h200()
-    return device.architecture == h200.architecture or device.memory_bandwidth >= h200.memory_bandwidth
-
-
-def _power(device: Device) -> float:
-    usual = _usual_power(device.architecture)
-    if device.kind == "cpu" or not device.tdp_w or not device.fp32 or usual is None:
-        return 1.0
-    return min(1.0, device.tdp_w / device.fp32 / usual / POWER_SLACK)
+    units = {"fp32": VECTOR, "fp16_vector": VECTOR, "fp32_matrix": MATRIX}.get(figure, TENSOR)
+    if units != VECTOR and work_class == "winograd":
+        work_class = "convolution"
+    if units == MATRIX and work_class == "convolution":
+        units = TENSOR  # nothing is known of AMD's
+    return f"{work_class}, {units}"
 
 
 @cache

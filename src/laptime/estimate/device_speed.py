@@ -14,10 +14,8 @@ from pathlib import Path
 
 from laptime import hardware
 from laptime.errors import CalibrationError, HardwareError
-from laptime.estimate.calibration import Calibration
+from laptime.estimate.calibration import TYPES, Calibration, Work
 from laptime.estimate.datasheet_transfer import Shares, shares
-from laptime.estimate.features import TYPES as TYPES
-from laptime.estimate.features import Work
 from laptime.hardware import Device
 
 SHIPPED = ("h200",)
@@ -32,13 +30,30 @@ def device(name: str | Path | Device) -> Device:
     kind = HERE.get(name.lower()) if isinstance(name, str) else None
     if kind is None:
         return hardware.device(name)
-    calibration = _newest(kind)
-    if calibration is None:
+    mine: list[Calibration] = []
+    unreadable: CalibrationError | None = None
+    for path in sorted(calibrations().glob("[!.]*.npz")):  # hidden files are unfinished
+        try:
+            known = calibrated(path.stem)
+        except CalibrationError as error:  # of another device, perhaps
+            unreadable = unreadable or error
+            continue
+        if known is not None and known.facts.get("type") == kind:
+            mine.append(known)
+    if not mine and unreadable is not None:
+        raise unreadable
+    if not mine:
         own = "CPU" if kind == "cpu" else "GPU, if there is one,"
         raise CalibrationError(
             f"{name} means this machine's own: its {own} is not calibrated yet; run `laptime calibrate` first"
         )
-    return _described(calibration)
+    calibration = max(mine, key=lambda each: f"{each.facts.get('date')} {each.facts.get('time')}")
+    figures = calibration.facts.get("figures")
+    if not figures:
+        return hardware.device(calibration.device)
+    # One that the catalog does not know is described by its calibration.
+    source = f"{calibration.basis}: the best that a single operation reached"
+    return Device(name=calibration.device, sources=dict.fromkeys(figures, source), **figures)
 
 
 def peaks(device: Device) -> dict[str, float]:
@@ -109,39 +124,3 @@ def speed_of(device: Device) -> Speed:
     if device.name in SHIPPED:
         return Speed(device=device, calibration=shipped(device.name))
     return Speed(device=device, calibration=shipped(SHIPPED[0]), shares=shares(device))
-
-
-def basis(calibration: Calibration) -> str:
-    """Name of the calibration, as predictions show it."""
-    date = calibration.facts.get("date")
-    return f"calibration of {date}" if date else f"calibration of {calibration.device}"
-
-
-def _newest(kind: str) -> Calibration | None:
-    """The last calibration of a CPU or GPU at hand."""
-    mine: list[Calibration] = []
-    unreadable: CalibrationError | None = None
-    for path in sorted(calibrations().glob("[!.]*.npz")):  # hidden files are unfinished
-        try:
-            calibration = calibrated(path.stem)
-        except CalibrationError as error:  # of another device, perhaps
-            unreadable = unreadable or error
-            continue
-        if calibration is not None and calibration.facts.get("type") == kind:
-            mine.append(calibration)
-    if not mine and unreadable is not None:
-        raise unreadable
-    return max(mine, key=_moment, default=None)
-
-
-def _moment(calibration: Calibration) -> str:
-    return f"{calibration.facts.get('date')} {calibration.facts.get('time')}"
-
-
-def _described(calibration: Calibration) -> Device:
-    """The catalog's device; one that it does not know is described by its calibration."""
-    figures = calibration.facts.get("figures")
-    if not figures:
-        return hardware.device(calibration.device)
-    source = f"{basis(calibration)}: the best that a single operation reached"
-    return Device(name=calibration.device, sources=dict.fromkeys(figures, source), **figures)

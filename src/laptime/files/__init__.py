@@ -1,1 +1,1 @@
-"""Files: `read` opens and `parse` understands them within limits, `typed` makes values, `write` saves."""
+"""Files: `read` opens and `parse` understands them within limits, `write` saves."""

@@ -15,7 +15,7 @@ import stat
 import zipfile
 import zlib
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, BinaryIO, TextIO
 
@@ -28,6 +28,7 @@ KIB, MIB, GIB = 2**10, 2**20, 2**30
 
 DOCUMENT_BYTES = 32 * MIB  # a workload of 10,000 operations has 3 MB
 ARRAY_BYTES = 256 * MIB  # a calibration has 10 MB unpacked
+CHECKPOINT_BYTES = 256 * GIB  # 16 billion parameters with Adam's state, in 32 bits
 STREAM_BYTES = 8 * GIB  # of what is read piece by piece, unpacked
 _ARRAYS = 10_000
 _PATIENCE = 64 * MIB  # unpacked, before the ratio counts
@@ -88,14 +89,34 @@ def read_bytes(path: str | bytes | Path, *, most: int = DOCUMENT_BYTES, inside: 
     return data
 
 
-def read_text(path: str | Path, *, most: int = DOCUMENT_BYTES, inside: Path | None = None) -> str:
-    """The same as UTF-8."""
-    return read_bytes(path, most=most, inside=inside).decode()
+def read_text(path: str | Path) -> str:
+    """A whole file as UTF-8 text, within the same limits."""
+    return read_bytes(path).decode()
 
 
 def read_json(path: str | Path, *, inside: Path | None = None) -> Any:
     """The document of a JSON file."""
     return parse_json(read_bytes(path, inside=inside))
+
+
+def check_memory(file: BinaryIO, path: str | Path) -> None:
+    """Refuse a checkpoint, a zip archive mostly, of more than CHECKPOINT_BYTES or the free memory."""
+    unpacked = os.fstat(file.fileno()).st_size
+    with suppress(zipfile.BadZipFile), zipfile.ZipFile(file) as archive:
+        unpacked = max(unpacked, sum(member.file_size for member in archive.infolist()))
+    file.seek(0)
+    free = free_memory()
+    if unpacked > min(CHECKPOINT_BYTES, free):
+        allowed = f"{size(CHECKPOINT_BYTES)} that are allowed"
+        limit = allowed if free > CHECKPOINT_BYTES else f"{size(free)} that are free"
+        raise _refused(errno.EFBIG, f"it unpacks to {size(unpacked)}, more than the {limit}", path)
+
+
+def free_memory() -> int:
+    """Bytes that the system could give without swapping; no limit where it does not tell."""
+    with suppress(OSError, ValueError, StopIteration), open("/proc/meminfo", encoding="ascii") as lines:
+        return int(next(line for line in lines if line.startswith("MemAvailable:")).split()[1]) * KIB
+    return 2**63
 
 
 def size(count: int) -> str:
@@ -110,7 +131,7 @@ def size(count: int) -> str:
 
 
 @contextmanager
-def open_text(path: Path, *, most: int = STREAM_BYTES) -> Iterator[TextIO]:
+def open_text(path: str | Path, *, most: int = STREAM_BYTES) -> Iterator[TextIO]:
     """The file as text to be read piece by piece, unpacked where it is gzip, whatever its name says.
 
     A gzip file that is cut off or altered raises ValueError while it is read.
@@ -128,7 +149,7 @@ def open_text(path: Path, *, most: int = STREAM_BYTES) -> Iterator[TextIO]:
 class _Unpacked(io.RawIOBase):
     """What a gzip file holds, up to a limit, and no more than a multiple of what it is packed in."""
 
-    def __init__(self, raw: IO[bytes], most: int, path: Path) -> None:
+    def __init__(self, raw: IO[bytes], most: int, path: str | Path) -> None:
         self._raw, self._most, self._path = raw, most, path
         self._content = gzip.GzipFile(fileobj=raw)
         self._read = 0
@@ -146,16 +167,16 @@ class _Unpacked(io.RawIOBase):
         return len(data)
 
 
-def read_arrays(path: str | Path, *, most: int = ARRAY_BYTES) -> dict[str, NDArray[Any]]:
-    """The arrays of an .npz file: no pickles, and no more bytes than it says and `most` allows."""
+def read_arrays(path: str | Path) -> dict[str, NDArray[Any]]:
+    """The arrays of an .npz file: no pickles, and no more bytes than it says."""
     from numpy.lib import format as npy
 
     arrays: dict[str, NDArray[Any]] = {}
     try:
         with open_plain(path) as raw, zipfile.ZipFile(raw) as folder:
             members = folder.infolist()
-            if len(members) > _ARRAYS or sum(info.file_size for info in members) > most:
-                raise _refused(errno.EFBIG, f"it unpacks to more than {size(most)}", path)
+            if len(members) > _ARRAYS or sum(info.file_size for info in members) > ARRAY_BYTES:
+                raise _refused(errno.EFBIG, f"it unpacks to more than {size(ARRAY_BYTES)}", path)
             for member in members:
                 with folder.open(member) as file:
                     _check_header(file, member.file_size)

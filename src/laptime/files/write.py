@@ -17,21 +17,26 @@ import numpy as np
 
 from laptime.files.text import text_of
 
-# Some user-space file systems refuse to sync or to link; they cannot promise more than a plain rename.
-_UNSUPPORTED = {errno.EINVAL, errno.ENOSYS, errno.ENOTSUP, errno.EPERM, errno.EMLINK}
 _DEEPEST = 40  # a configuration nested deeper than this refers to itself
 
 
 @contextmanager
-def locked(directory: Path) -> Iterator[None]:
-    """A lock between processes; without effect where the file system has no locks."""
-    file = None
-    with suppress(OSError, ImportError):
-        import fcntl
+def locked(directory: Path, *, wait: bool = True) -> Iterator[None]:
+    """A lock between processes; without effect where the file system or Windows has none.
 
-        file = os.open(directory, os.O_RDONLY)
-        fcntl.flock(file, fcntl.LOCK_EX)
+    Where another process has it, this waits, or raises BlockingIOError.
+    """
+    file = None
     try:
+        try:
+            import fcntl
+
+            file = os.open(directory, os.O_RDONLY)
+            fcntl.flock(file, fcntl.LOCK_EX if wait else fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise
+        except (ImportError, OSError):
+            pass
         yield
     finally:
         if file is not None:
@@ -48,14 +53,22 @@ def replacing(path: Path, *, exclusive: bool = False) -> Iterator[IO[bytes]]:
     """
     if path.exists() and not path.is_file():  # renamed over, a device such as /dev/stdout would be gone
         raise OSError(errno.EINVAL, "it is there already and is no plain file", str(path))
-    hidden = path.with_name(hidden_name(path.stem, os.getpid()))
+    hidden = path.with_name(f".{path.stem}.{os.getpid()}.tmp")
     try:
         with open(hidden, "wb") as file:
             yield file
             file.flush()
-            _sync(file.fileno())
-        if exclusive:
-            _link(hidden, path)
+            with _where_supported():
+                os.fsync(file.fileno())
+        linked = False
+        if exclusive:  # linking checks and acts in one go, renaming does not
+            with _where_supported():
+                os.link(hidden, path)
+                linked = True
+            if not linked and path.exists():
+                raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(path))
+        if linked:
+            hidden.unlink()
         else:
             os.replace(hidden, path)
     except BaseException:
@@ -64,13 +77,18 @@ def replacing(path: Path, *, exclusive: bool = False) -> Iterator[IO[bytes]]:
         raise
 
 
-def hidden_name(stem: str, process: int) -> str:
-    """What a file is called until it is complete; it tells whose it is."""
-    return f".{stem}.{process}.tmp"
+@contextmanager
+def _where_supported() -> Iterator[None]:
+    """Some user-space file systems refuse to sync or to link: they promise no more than a plain rename."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in (errno.EINVAL, errno.ENOSYS, errno.ENOTSUP, errno.EPERM, errno.EMLINK):
+            raise
 
 
 def hidden_owner(name: str) -> tuple[str, int] | None:
-    """The stem and the process of a hidden name; None for any other name."""
+    """The stem and the process of the hidden name that `replacing` gives; None for any other name."""
     stem, _, process = name.removesuffix(".tmp").rpartition(".")
     hidden = name.startswith(".") and name.endswith(".tmp") and len(stem) > 1 and process.isdecimal()
     return (stem[1:], int(process)) if hidden else None
@@ -98,28 +116,6 @@ class Reserve:
         except OSError:
             return False
         return True
-
-
-def _sync(descriptor: int) -> None:
-    try:
-        os.fsync(descriptor)
-    except OSError as error:
-        if error.errno not in _UNSUPPORTED:
-            raise
-
-
-def _link(hidden: Path, path: Path) -> None:
-    """Give the file its name unless that is taken: linking checks and acts in one go, renaming does not."""
-    try:
-        os.link(hidden, path)
-    except OSError as error:
-        if error.errno not in _UNSUPPORTED:
-            raise
-        if path.exists():
-            raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(path)) from None
-        os.replace(hidden, path)
-    else:
-        hidden.unlink()
 
 
 def write_json(path: Path, document: Mapping[str, Any], *, exclusive: bool = False) -> None:

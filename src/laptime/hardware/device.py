@@ -16,7 +16,9 @@ Kind = Literal["gpu", "cpu"]
 Precision = Literal["fp32", "tf32", "fp16", "bf16"]
 
 PRECISIONS: tuple[Precision, ...] = ("fp32", "tf32", "fp16", "bf16")
-# torch's names for the same.
+# Figures of a device in TFLOP/s.
+PEAKS = ("fp64", "fp32", "fp16_vector", "fp32_matrix", "tf32", "fp16", "bf16")
+# torch's names of precisions.
 _SPELLINGS = {"float32": "fp32", "float16": "fp16", "half": "fp16", "bfloat16": "bf16"}
 
 _GIB = 2.0**30
@@ -34,7 +36,19 @@ class Peak:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Device:
+class CatalogEntry:
+    """What has a name, further names, and a source for each of its figures."""
+
+    name: str
+    title: str
+    aliases: tuple[str, ...] = ()
+    sources: Mapping[str, str] = field(default_factory=dict, hash=False)  # figure -> document
+    estimated: tuple[str, ...] = ()  # figures that no vendor's document gives
+    note: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Device(CatalogEntry):
     """One device as PyTorch sees it: of a card with two chips, one chip.
 
     Peaks are dense, never sparse, and those of fp16 and bf16 accumulate in fp32, as PyTorch asks for; a
@@ -42,11 +56,8 @@ class Device:
     its base clock, which all cores keep. Memory is what the vendor names: the driver keeps 1 to 7 % of it.
     """
 
-    name: str
-    title: str
     kind: Kind
     memory_bandwidth_gbs: float
-    aliases: tuple[str, ...] = ()
     vendor: str | None = None
     architecture: str | None = None
     year: int | None = None
@@ -64,9 +75,6 @@ class Device:
     tdp_w: float | None = None
     host_link: str | None = None
     gpu_link: str | None = None  # None: GPUs meet over host_link
-    sources: Mapping[str, str] = field(default_factory=dict, hash=False)  # figure -> document
-    estimated: tuple[str, ...] = ()  # figures that no vendor's document gives
-    note: str | None = None
 
     @property
     def memory_bytes(self) -> float | None:
@@ -77,11 +85,6 @@ class Device:
     def memory_bandwidth(self) -> float:
         """Bytes per second."""
         return self.memory_bandwidth_gbs * _GIGA
-
-    @property
-    def vector(self) -> float:
-        """FLOP/s of the vector units in fp32; that of matrix products if the catalog has no figure."""
-        return self.peak("fp32") if self.fp32 is None else self.fp32 * _TERA
 
     def peak(self, precision: str) -> float:
         """FLOP/s of matrix products in that precision, after the fallbacks of `peak_of`."""
@@ -116,17 +119,11 @@ class Device:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Link:
+class Link(CatalogEntry):
     """A link: bandwidth per direction over all lanes, and the latency of one hop."""
 
-    name: str
-    title: str
     bandwidth_gbs: float
     latency_us: float
-    aliases: tuple[str, ...] = ()
-    sources: Mapping[str, str] = field(default_factory=dict, hash=False)
-    estimated: tuple[str, ...] = ()
-    note: str | None = None
 
     @property
     def bandwidth(self) -> float:
@@ -140,16 +137,10 @@ class Link:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Storage:
+class Storage(CatalogEntry):
     """A storage device and its sequential read bandwidth."""
 
-    name: str
-    title: str
     read_gbs: float
-    aliases: tuple[str, ...] = ()
-    sources: Mapping[str, str] = field(default_factory=dict, hash=False)
-    estimated: tuple[str, ...] = ()
-    note: str | None = None
 
     @property
     def read_bandwidth(self) -> float:

@@ -2,12 +2,15 @@
 
 A user's device is one TOML file, given as a path or put into $LAPTIME_DEVICES, or else into
 ~/.config/laptime/devices. Prices of ~/.config/laptime/prices.toml come before the examples of the catalog.
+Names are compared whole, never by substrings (an L40S is not an L4), without case, blanks, dashes and words
+such as vendor names.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping
+import re
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
 from importlib import resources
@@ -17,11 +20,38 @@ from typing import Any, TypeVar
 from laptime.errors import AmbiguousDevice, CatalogError, UnknownDevice
 from laptime.files.text import one_line
 from laptime.hardware import reading
-from laptime.hardware.device import Device, Link, Price, Storage
-from laptime.hardware.names import key, runs
+from laptime.hardware.device import CatalogEntry, Device, Link, Price, Storage
 
-_Named = TypeVar("_Named", bound=Link | Storage)
+_Entry = TypeVar("_Entry", bound=CatalogEntry)
 _DEVICE_FILES = ("gpus-nvidia.toml", "gpus-amd.toml", "cpus.toml")
+# "NVIDIA A100 Tensor Core GPU" and "Intel(R) Core(TM) i7-3820 CPU @ 3.60GHz" name an a100 and an i7-3820.
+_IGNORED = frozenset(
+    ("nvidia", "amd", "intel", "geforce", "tesla", "instinct", "tensor", "core", "gpu", "cpu", "processor")
+)
+_DECORATION = re.compile(r"\((?:r|tm)\)|[®™]|@.*$|\b\d+-core\b|\b\d+th gen\b")
+_WORD = re.compile(r"[a-z0-9+]+")
+_OTHER_CARD = frozenset(("ti", "super", "laptop", "mobile", "ada", "nvl"))  # an RTX 3090 Ti is no RTX 3090
+_GIGABYTES = re.compile(r"^(\d+)(?:g|gb|gib)$")
+
+
+def words(text: str) -> list[str]:
+    """The words of a name that tell devices apart: `Tesla V100-SXM2-16G` is v100, sxm2, 16gb."""
+    bare = _DECORATION.sub(" ", text.lower())
+    useful = (word for word in _WORD.findall(bare) if word not in _IGNORED)
+    return [_GIGABYTES.sub(r"\1gb", word) for word in useful]
+
+
+def key(text: str) -> str:
+    """The normalized name."""
+    return "".join(words(text))
+
+
+def runs(label: str) -> list[str]:
+    """The keys of all runs of words in a label, longest first. A count such as `8x` is no word."""
+    parts = words(re.sub(r"\b\d+x\s*(?=[a-z])", " ", label.lower()))
+    ends = [end for end in range(1, len(parts)) if parts[end] not in _OTHER_CARD] + [len(parts)]
+    keys = {"".join(parts[start:end]) for end in ends for start in range(end)}
+    return sorted(keys, key=lambda name: (-len(name), name))
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +72,7 @@ def device(name: str | Path | Device) -> Device:
     """
     if isinstance(name, Device):
         return name
-    if _is_file(name):
+    if isinstance(name, Path) or name.endswith(".toml") or (os.sep in name and Path(name).is_file()):
         entry = _own(Path(name).expanduser())
         _merged(_shipped(), [entry])
         return entry[0]
@@ -106,46 +136,35 @@ def price(of: str | Path | Device) -> Price | None:
     return _user_prices().get(wanted) or _shipped().prices.get(wanted)
 
 
-def _one(name: str, known: Mapping[str, _Named], what: str) -> _Named:
+def _one(name: str, known: Mapping[str, _Entry], what: str) -> _Entry:
     for candidate in known.values():
         if key(name) in {key(candidate.name), *map(key, candidate.aliases)}:
             return candidate
     raise UnknownDevice(name, known, what=what)
 
 
-def _is_file(name: str | Path) -> bool:
-    return isinstance(name, Path) or name.endswith(".toml") or (os.sep in name and Path(name).is_file())
-
-
 @cache
 def _shipped() -> _Catalog:
-    links_of = {entry.name: entry for entry in _rows("links.toml", "link", reading.read_link)}
-    storage_of: dict[str, Storage] = {}
-    for entry in _rows(
-        "storage.toml", "storage", lambda row, at, known: reading.read_storage(row, at, known, storage_of)
-    ):
-        storage_of[entry.name] = entry
+    def rows(file: str, noun: str) -> Iterator[tuple[Any, str, Any]]:
+        """Each row, where it stands, and the documents that rows of its file refer to."""
+        tables = _file(file)
+        for row in tables[noun]:
+            yield row, f"{file}: {row.get('name', row.get('of'))}", tables.get("documents", {})
+
+    every_link = [reading.read_part(Link, *row) for row in rows("links.toml", "link")]
+    links = {entry.name: entry for entry in every_link}
+    storage: dict[str, Storage] = {}
+    for row in rows("storage.toml", "storage"):
+        drive = reading.read_storage(*row, storage)
+        storage[drive.name] = drive
     prices = [reading.read_price(row, "prices.toml") for row in _file("prices.toml")["price"]]
-    several = {
-        key(name): tuple(names)
-        for file in _DEVICE_FILES
-        for name, names in _file(file).get("ambiguous", {}).items()
-    }
-    empty = _Catalog({}, several, links_of, storage_of, {quote.device: quote for quote in prices})
-    entries = [
-        (entry, file)
-        for file in _DEVICE_FILES
-        for entry in _rows(
-            file, "device", lambda row, at, known: reading.read_device(row, at, links_of, known)
-        )
-    ]
+    several: dict[str, tuple[str, ...]] = {}
+    entries: list[tuple[Device, str]] = []
+    for file in _DEVICE_FILES:
+        several |= {key(name): tuple(names) for name, names in _file(file).get("ambiguous", {}).items()}
+        entries += [(reading.read_part(Device, *row, links), file) for row in rows(file, "device")]
+    empty = _Catalog({}, several, links, storage, {quote.device: quote for quote in prices})
     return _merged(empty, entries)
-
-
-def _rows(file: str, noun: str, read: Any) -> Iterable[Any]:
-    tables = _file(file)
-    for row in tables[noun]:
-        yield read(row, f"{file}: {row.get('name', row.get('of'))}", tables.get("documents", {}))
 
 
 @cache
@@ -169,20 +188,19 @@ def _merged(catalog: _Catalog, new: Iterable[tuple[Device, str]]) -> _Catalog:
 
 def _known() -> _Catalog:
     """Catalog and user's files. Those are read anew each time: there are few, and they are being edited."""
-    own = [_own(path) for path in _user_files()]
-    return _merged(_shipped(), own) if own else _shipped()
-
-
-def _own(path: Path) -> tuple[Device, str]:
-    return reading.user_device(path, _shipped().links), one_line(path)
-
-
-def _user_files() -> list[Path]:
     given = os.environ.get("LAPTIME_DEVICES")
     folder = Path(given).expanduser() if given else _settings() / "devices"
     if given and not folder.is_dir():
         raise CatalogError(f"LAPTIME_DEVICES={given} is no folder; make it, or unset the variable")
-    return sorted(folder.glob("*.toml"))
+    own = [_own(path) for path in sorted(folder.glob("*.toml"))]
+    return _merged(_shipped(), own) if own else _shipped()
+
+
+def _own(path: Path) -> tuple[Device, str]:
+    """The one device of a user's file. What has no source of its own has the file."""
+    where = one_line(path)
+    table = {"source": where, **reading.read_toml(path, where)}
+    return reading.read_part(Device, table, where, {}, _shipped().links), where
 
 
 def _user_prices() -> dict[str, Price]:

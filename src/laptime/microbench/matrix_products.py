@@ -10,18 +10,16 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from laptime.capture.fused_ops import operations
-from laptime.microbench.case import Case, InTurns
-from laptime.microbench.families import family
-from laptime.microbench.network_shapes import book
-from laptime.microbench.random_sizes import Supply
+from laptime.capture.cuda_choices import operations as own
+from laptime.microbench.families import Case, InTurns, family
+from laptime.microbench.random_sizes import Supply, book
 
-aten, own = torch.ops.aten, operations
+aten = torch.ops.aten
 KNOWN = 0.5  # of products that are drawn from the book
 _UNCACHED, _TURNS = 256 << 20, 16  # bytes that no cache holds, in at most so many tensors
 
 
-def _matrix(supply: Supply, shape: tuple[int, ...], dtype: torch.dtype, transposed: bool) -> Tensor:
+def _matrix(supply: Supply, shape: tuple[int, ...], dtype: torch.dtype, transposed: int) -> Tensor:
     if not transposed:
         return supply.take(shape, dtype)
     return supply.take((*shape[:-2], shape[-1], shape[-2]), dtype).mT
@@ -61,7 +59,7 @@ def bmm(supply: Supply, dtype: torch.dtype) -> list[Case]:
     draw = supply.draw
     b, m, n = draw.width(1, 1024), draw.width(4, 2048), draw.width(4, 2048)
     k = draw.pick((16, 32, 64, 128)) if draw.chance(0.6) else draw.width(4, 2048)
-    ta, tb = draw.pick(((False, False), (False, True), (True, False)))
+    ta, tb = draw.pick(((0, 0), (0, 1), (1, 0)))
     if draw.chance(KNOWN):
         b, m, k, n, ta, tb = draw.pick(book().batched)
         b *= draw.batch()
@@ -84,11 +82,7 @@ def attention(supply: Supply, dtype: torch.dtype) -> list[Case]:
     with torch.enable_grad():
         out = attend(*need)
     return [
-        Case(
-            call=partial(attend, q, k, v),
-            shown=partial(own.attention, q, k, v, causal),
-            kept=True,
-        ),
+        Case(call=partial(attend, q, k, v), shown=partial(own.attention, q, k, v, causal), kept=True),
         Case(
             call=partial(_gradients, out, need, gradient),
             shown=partial(own.attention_backward, gradient, q, k, v, out.detach(), sums, causal),
@@ -102,9 +96,8 @@ def recurrent(supply: Supply, dtype: torch.dtype) -> list[Case]:
     draw = supply.draw
     make, gates = draw.pick(((nn.LSTM, 4), (nn.GRU, 3), (nn.RNN, 1)), (4, 2, 1))
     b, s, h = draw.batch(128), draw.between(4, 128), draw.width(16, 1024)
-    i, layers, both = h if draw.chance(0.7) else draw.width(8, 512), draw.pick((1, 2, 3), (3, 2, 1)), 1
-    if draw.chance(0.2):
-        both = 2
+    i, layers = h if draw.chance(0.7) else draw.width(8, 512), draw.pick((1, 2, 3), (3, 2, 1))
+    both = 2 if draw.chance(0.2) else 1
     weights = gates * h * (i + h + (layers - 1) * (both + 1) * h) * both
     # Step after step, such small products reach little of the peak: hence the sixfold.
     supply.check(flops=6 * 2.0 * b * s * weights, elements=4.0 * weights)
@@ -113,7 +106,7 @@ def recurrent(supply: Supply, dtype: torch.dtype) -> list[Case]:
     need = x.detach().requires_grad_()
     with torch.enable_grad():
         out = layer(need)[0]
-    gradient = supply.take(tuple(out.shape), dtype)
+    gradient = supply.take(out.shape, dtype)
     parameters = [parameter.detach() for parameter in layer.parameters()]
     form = (gates, h, layers, both)
     reserve = own.recurrent(x, parameters, *form)[1]

@@ -1,12 +1,17 @@
-"""Random sizes like those of real networks, and the tensors for them."""
+"""Sizes of operations to time, half of them random and half from public networks, and tensors for them.
+
+Libraries choose kernels by exact sizes: a sweep of random ones alone says too little of the usual ones.
+"""
 
 from __future__ import annotations
 
+import json
 import math
 import random
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import TypeVar
+from functools import cache
+from importlib import resources
+from typing import NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
@@ -58,40 +63,35 @@ class Draw:
         return self.pick(usual) if usual and self.chance(0.6) else self.between(low, high)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Bounds:
-    """Limits of a single operation, and the device's estimated speed."""
-
-    largest_s: float
-    store_bytes: int
-    flops_per_s: float = 1e11
-    bytes_per_s: float = 1e10
-
-
 class Supply:
-    """Random tensors, cut out of a store: to make them anew would take longer than most operations do."""
+    """Random tensors, cut out of a store: to make them anew would take longer than most operations do.
 
-    def __init__(self, device: torch.device, *, draw: Draw, bounds: Bounds) -> None:
-        self.device, self.draw, self.bounds = device, draw, bounds
+    `largest_s` and `store_bytes` bound a single operation, by the speeds that the device is known to reach.
+    """
+
+    def __init__(self, device: torch.device, *, draw: Draw, largest_s: float, store_bytes: int) -> None:
+        self.device, self.draw, self.store_bytes = device, draw, store_bytes
+        self.flops_per_s, self.bytes_per_s = 1e11, 1e10  # until they are measured
+        self._largest_s = largest_s
         self._stores: dict[torch.dtype, Tensor] = {}
 
     @property
     def most(self) -> int:
         """Most elements of one tensor within the time limit."""
-        held = self.bounds.store_bytes // 16
-        return max(1024, min(held, int(self.bounds.bytes_per_s * self.bounds.largest_s / 12)))
+        return max(1024, min(self.store_bytes // 16, int(self.bytes_per_s * self._largest_s / 12)))
 
     def check(self, *, flops: float = 0.0, elements: float = 0.0) -> None:
         """Raise TooLarge if that much work takes too long, or does not fit."""
-        bounds = self.bounds
-        seconds = max(flops / bounds.flops_per_s, 4 * elements / bounds.bytes_per_s)
-        if seconds > bounds.largest_s or 4 * elements > 2 * bounds.store_bytes:
+        seconds = max(flops / self.flops_per_s, 4 * elements / self.bytes_per_s)
+        if seconds > self._largest_s or 4 * elements > 2 * self.store_bytes:
             raise TooLarge
 
     def take(self, shape: Sequence[int], dtype: torch.dtype) -> Tensor:
         """A tensor to read from. Others may share its memory."""
-        count = math.prod(shape)
-        store = self._store(dtype)
+        if dtype not in self._stores:
+            values = torch.randn(_SEED_VALUES, device=self.device).to(dtype)
+            self._stores[dtype] = values.repeat(max(1, self.store_bytes // 4 // _SEED_VALUES))
+        store, count = self._stores[dtype], math.prod(shape)
         if count > len(store):
             raise TooLarge
         begin = self.draw.random.randrange((len(store) - count) // _STEP + 1) * _STEP
@@ -105,9 +105,42 @@ class Supply:
         """Whole numbers, as of words or labels."""
         return torch.randint(below, tuple(shape), device=self.device)
 
-    def _store(self, dtype: torch.dtype) -> Tensor:
-        if dtype not in self._stores:
-            values = torch.randn(_SEED_VALUES, device=self.device).to(dtype)
-            count = max(1, self.bounds.store_bytes // 4 // _SEED_VALUES)
-            self._stores[dtype] = values.repeat(count)
-        return self._stores[dtype]
+
+class Window(NamedTuple):
+    """A convolution without its batch: channels in and out, the image, and a window that slides over it."""
+
+    c: int
+    o: int
+    h: int
+    w: int
+    k_h: int
+    k_w: int
+    s: int
+    p_h: int
+    p_w: int
+    dilation: int = 1
+    groups: int = 1
+
+    @property
+    def out(self) -> tuple[int, int]:
+        """The image that it makes; nothing where the window does not fit."""
+        down, across = self.h + 2 * self.p_h, self.w + 2 * self.p_w
+        return (
+            (down - self.dilation * (self.k_h - 1) - 1) // self.s + 1,
+            (across - self.dilation * (self.k_w - 1) - 1) // self.s + 1,
+        )
+
+
+class Book(NamedTuple):
+    """Shapes without their batch sizes."""
+
+    windows: list[Window]
+    linear: list[tuple[int, int, int]]  # rows of a sample, in, out
+    batched: list[tuple[int, int, int, int, int, int]]  # of a sample, m, k, n, and 1 for each transposed side
+
+
+@cache
+def book() -> Book:
+    """Of 70 networks from torchvision, timm and transformers; `benchmarks.shapes` wrote the file."""
+    raw = json.loads((resources.files("laptime.microbench") / "shapes.json").read_text(encoding="utf-8"))
+    return Book([Window(*row) for row in raw["windows"]], raw["linear"], raw["batched"])

@@ -9,28 +9,15 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from laptime.errors import CalibrationError
-from laptime.estimate.features import work
-from laptime.estimate.fit import TimedOperation
-from laptime.files.parse import parse_json
+from laptime.estimate.calibration import TimedOperation, work
+from laptime.files.parse import build, parse_json, text
 from laptime.files.read import MIB, open_text
 from laptime.files.text import first_line, one_line
-from laptime.files.typed import count, number, text
 from laptime.model import Operation, Phase
 
 ROWS_BYTES = 256 * MIB  # a sweep of 30,000 operations has 5 MB
-_COLUMNS = (
-    "op",
-    "kind",
-    "dtype",
-    "sizes",
-    "flops",
-    "read",
-    "written",
-    "device_us",
-    "host_us",
-    "calls",
-    "workspace",
-)
+_NUMBERS = ("sizes", "flops", "read", "written", "device_us", "host_us", "calls")
+_COLUMNS = ("op", "kind", "dtype", *_NUMBERS, "workspace")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,18 +47,10 @@ def write_rows(rows: Iterable[SweepRow], path: str | Path) -> None:
         table = csv.writer(file, lineterminator="\n")
         table.writerow(_COLUMNS)
         for row in rows:
-            operation = row.operation
-            sizes = json.dumps(dict(operation.sizes))
-            told = (
-                operation.name,
-                operation.kind,
-                operation.dtype,
-                sizes,
-                operation.flops,
-                operation.read,
-                operation.written,
-            )
-            table.writerow((*told, f"{row.device_us:.3f}", f"{row.host_us:.3f}", row.calls, row.workspace))
+            done = row.operation
+            sizes, times = json.dumps(dict(done.sizes)), (f"{row.device_us:.3f}", f"{row.host_us:.3f}")
+            told = (done.name, done.kind, done.dtype, sizes, done.flops, done.read, done.written)
+            table.writerow((*told, *times, row.calls, row.workspace))
 
 
 def read_rows(path: str | Path) -> Iterator[SweepRow]:
@@ -86,25 +65,9 @@ def read_rows(path: str | Path) -> Iterator[SweepRow]:
 
 
 def _row(line: Mapping[str, str]) -> SweepRow:
-    given = {
-        name: count(int(line[name]))
-        for name in ("flops", "read", "written", "calls", "workspace")
-        if line.get(name)
-    }
-    return SweepRow(
-        operation=Operation(
-            name=text(line["op"]),
-            kind=text(line["kind"]),
-            phase=Phase.FORWARD,
-            layer="",
-            dtype=text(line["dtype"]),
-            sizes={text(name): count(size) for name, size in dict(parse_json(text(line["sizes"]))).items()},
-            flops=given["flops"],
-            read=given["read"],
-            written=given["written"],
-        ),
-        device_us=number(float(line["device_us"])),
-        host_us=number(float(line["host_us"])),
-        calls=given["calls"],
-        workspace=given.get("workspace"),
-    )
+    cells = [text(line[name]) for name in _NUMBERS]
+    numbers = dict(zip(_NUMBERS, parse_json(f"[{','.join(cells)}]"), strict=True))
+    texts = {"name": line["op"], "kind": line["kind"], "dtype": line["dtype"]}
+    operation = build(Operation, {"phase": Phase.FORWARD, "layer": "", **texts, **numbers})
+    workspace = parse_json(line["workspace"]) if line.get("workspace") else None
+    return build(SweepRow, {**numbers, "operation": operation, "workspace": workspace})

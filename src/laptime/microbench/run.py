@@ -5,17 +5,18 @@ from __future__ import annotations
 import time
 from bisect import insort
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from statistics import median
+from typing import Any, NamedTuple
 
 import torch
+from torch import Tensor
 
 from laptime.microbench.families import SweepFamily, all_families
-from laptime.microbench.random_sizes import Bounds, Draw, Supply, TooLarge
+from laptime.microbench.random_sizes import Draw, Supply, TooLarge
 from laptime.microbench.row import SweepRow
-from laptime.microbench.stopwatch import Call, Stopwatch, stopwatch_for
-from laptime.recorder.environment import memory_bytes
+from laptime.recorder.backends import backend_of
 
 LARGEST_S = {"cpu": 0.05, "cuda": 0.02}  # by the device's peak: real operations take up to twice as long
 STORE_BYTES = {"cpu": 1 << 30, "cuda": 4 << 30}
@@ -23,6 +24,97 @@ LOW_SHARE = {"cpu": 0.1, "cuda": 0.5}  # of draws in bfloat16, where the device 
 _TRIES = 50
 _LONG_S = 0.02
 _UNEASY = 1.3
+_SLEPT = 10_000_000  # cycles, to learn how long a cycle of torch's sleep kernel is
+
+Call = Callable[[], Any]
+
+
+class Taken(NamedTuple):
+    """Microseconds of one call, on the device and on the host, and how many calls were timed."""
+
+    device_us: float
+    host_us: float
+    calls: int
+
+
+class HostStopwatch:
+    """The CPU: host and device are one, so that handing over costs nothing beyond the call itself.
+
+    In a training step the results of the forward pass stay alive, and each operation writes to memory that
+    was last used long ago or never: that can take longer than the computing. So results are kept here too,
+    and freed many at a time.
+    """
+
+    def __init__(self, *, held_bytes: int = 128 << 20, most: int = 15) -> None:
+        self._held_bytes, self._most = held_bytes, most
+        self._held: list[Any] = []
+        self._held_now = 0
+
+    def time(self, call: Call, *, kept: bool) -> Taken:
+        """The call has run once before. `kept`: what it makes stays alive for a while."""
+        now = time.perf_counter_ns
+        samples: list[int] = []
+        end = now() + 8_000_000
+        # Three samples at least, unless they take over 50 ms.
+        while (
+            not samples
+            or (now() < end and len(samples) < self._most)
+            or (len(samples) < 3 and sum(samples) < 50_000_000)
+        ):
+            begin = now()
+            result = call()
+            samples.append(now() - begin)
+            if kept:
+                self._hold(result)
+            del result
+        return Taken(device_us=median(samples) / 1e3, host_us=0.0, calls=len(samples))
+
+    def _hold(self, result: Any) -> None:
+        parts = result if isinstance(result, tuple | list) else (result,)
+        self._held.append(result)
+        self._held_now += sum(part.nbytes for part in parts if isinstance(part, Tensor))
+        if self._held_now > self._held_bytes or len(self._held) > 1000:
+            self._held.clear()
+            self._held_now = 0
+
+
+class CudaStopwatch:
+    """Events around calls that queue up behind a kernel that sleeps, so that the device never waits."""
+
+    def __init__(self) -> None:
+        self._events = [torch.cuda.Event(enable_timing=True) for _ in range(2)]
+        begin, end = self._events
+        for _ in range(2):
+            begin.record()
+            torch.cuda._sleep(_SLEPT)
+            end.record()
+            end.synchronize()
+        self._cycles_per_s = _SLEPT / (float(begin.elapsed_time(end)) * 1e-3)
+
+    def time(self, call: Call, *, kept: bool) -> Taken:
+        """The call has run once before. What it makes is freed in the order of the stream."""
+        begin = time.perf_counter()
+        first_us, host_s = self._queued(call, 1, asleep_s=0.001)
+        # A queue holds a thousand kernels: of a recurrent layer's, which are many, one call must do.
+        fewest = 3 if host_s < 1e-3 else 1
+        count = int(max(fewest, min(20, 3000.0 / max(first_us, 1.0))))  # for 3 ms
+        asleep_s = min(0.05, 2 * count * host_s + 1e-4)
+        device_us, host_s = self._queued(call, count, asleep_s=asleep_s)
+        if host_s * count > asleep_s and time.perf_counter() - begin < 1.0:  # the device had to wait: again
+            device_us, host_s = self._queued(call, count, asleep_s=min(0.2, 3 * count * host_s))
+        return Taken(device_us=device_us, host_us=host_s * 1e6, calls=count)
+
+    def _queued(self, call: Call, count: int, *, asleep_s: float) -> tuple[float, float]:
+        begin, end = self._events
+        torch.cuda._sleep(int(asleep_s * self._cycles_per_s))
+        begin.record()
+        start = time.perf_counter()
+        for _ in range(count):
+            call()
+        host_s = (time.perf_counter() - start) / count
+        end.record()
+        end.synchronize()
+        return begin.elapsed_time(end) * 1e3 / count, host_s
 
 
 class Calm:
@@ -36,15 +128,14 @@ class Calm:
         self._times: list[float] = []
 
     def __call__(self) -> bool:
-        """Time the product again."""
-        seconds = min(self._once() for _ in range(2))
-        insort(self._times, seconds)
-        return seconds <= _UNEASY * self._times[len(self._times) // 3]
-
-    def _once(self) -> float:
-        begin = time.perf_counter()
-        torch.mm(self._a, self._a)
-        return time.perf_counter() - begin
+        """Time the product again, twice."""
+        seconds = []
+        for _ in range(2):
+            begin = time.perf_counter()
+            torch.mm(self._a, self._a)
+            seconds.append(time.perf_counter() - begin)
+        insort(self._times, min(seconds))
+        return min(seconds) <= _UNEASY * self._times[len(self._times) // 3]
 
 
 class Sweep:
@@ -62,64 +153,67 @@ class Sweep:
         seed: int = 0,
         largest_s: float | None = None,
         store_bytes: int | None = None,
-        watch: Stopwatch | None = None,
+        watch: HostStopwatch | CudaStopwatch | None = None,
     ) -> None:
         self.device, self.seconds = device, seconds
         self.families = all_families() if families is None else families
-        self.dtypes = dtypes_of(device)
         self.disturbed = 0
         self._draw = Draw(seed)
-        self._watch = watch or stopwatch_for(device)
+        self._cuda = device.type == "cuda"
+        self._computes_low = _computes_in_bfloat16(device)
+        self._watch = watch or (CudaStopwatch() if self._cuda else HostStopwatch())
+        memory = backend_of("cpu").memory_bytes(torch.device("cpu"))
+        free = int(torch.cuda.mem_get_info(device)[0]) if self._cuda else memory or 1 << 33
         self._largest_s = largest_s or LARGEST_S[device.type]
-        self._store_bytes = store_bytes or min(STORE_BYTES[device.type], _memory(device) // 16)
+        self._store_bytes = store_bytes or min(STORE_BYTES[device.type], free // 16)
 
     def __iter__(self) -> Iterator[SweepRow]:
         end = time.monotonic() + self.seconds
         with torch.no_grad():
             supply = self._supply()
-            calm: Callable[[], bool] = Calm(self.device) if self.device.type == "cpu" else lambda: True
+            calm: Callable[[], bool] = (lambda: True) if self._cuda else Calm(self.device)
             was_calm = calm()
-            while True:
-                turns = [family for family in self.families for _ in range(family.share)]
-                self._draw.random.shuffle(turns)
-                for family in turns:
-                    for row in self._member(family, supply):
-                        is_calm = calm()
-                        if was_calm and is_calm:
-                            yield row
-                        else:
-                            self.disturbed += 1
-                        was_calm = is_calm
-                        if time.monotonic() > end:
-                            return
-                    if time.monotonic() > end:  # though no member was found
-                        return
+            for row in self._rows(supply):
+                is_calm = calm()
+                if row is not None and was_calm and is_calm:
+                    yield row
+                elif row is not None:
+                    self.disturbed += 1
+                was_calm = is_calm
+                if time.monotonic() > end:
+                    return
 
     def _supply(self) -> Supply:
         """With the speeds that a product and a copy reach: to know what would take too long."""
-        bounds = Bounds(largest_s=self._largest_s, store_bytes=self._store_bytes)
-        supply = Supply(self.device, draw=self._draw, bounds=bounds)
-        size, count = (4096, 1 << 27) if self.device.type == "cuda" else (768, 1 << 22)
+        supply = Supply(
+            self.device, draw=self._draw, largest_s=self._largest_s, store_bytes=self._store_bytes
+        )
+        size, count = (4096, 1 << 27) if self._cuda else (768, 1 << 22)
         count = min(count, self._store_bytes // 16)
         a = supply.take((min(size, int(count**0.5)),) * 2, torch.float32)
         x = supply.take((count,), torch.float32)
-        multiplied, copied = self._seconds(partial(torch.mm, a, a)), self._seconds(x.clone)
-        supply.bounds = replace(
-            bounds, flops_per_s=2 * len(a) ** 3 / multiplied, bytes_per_s=8 * count / copied
-        )
+        supply.flops_per_s = 2 * len(a) ** 3 / self._seconds(partial(torch.mm, a, a))
+        supply.bytes_per_s = 8 * count / self._seconds(x.clone)
         return supply
 
     def _seconds(self, call: Call) -> float:
         call()
         return self._watch.time(call, kept=False).device_us * 1e-6
 
-    def _member(self, family: SweepFamily, supply: Supply) -> Iterator[SweepRow]:
+    def _rows(self, supply: Supply) -> Iterator[SweepRow | None]:
+        """Round after round without an end; None where a family had no member that fits."""
+        while True:
+            turns = [family for family in self.families for _ in range(family.share)]
+            self._draw.random.shuffle(turns)
+            for family in turns:
+                yield from self._member(family, supply)
+
+    def _member(self, family: SweepFamily, supply: Supply) -> Iterator[SweepRow | None]:
         """One draw of a family, each way. What does not fit or would take too long is drawn anew."""
-        low = len(self.dtypes) > 1 and family.low and self._draw.chance(LOW_SHARE[self.device.type])
-        dtype = self.dtypes[-1] if low else torch.float32
+        low = self._computes_low and family.low and self._draw.chance(LOW_SHARE[self.device.type])
         for _ in range(_TRIES):
             try:
-                cases = family.make(supply, dtype)
+                cases = family.make(supply, torch.bfloat16 if low else torch.float32)
             except TooLarge:
                 continue
             except torch.OutOfMemoryError:
@@ -127,35 +221,28 @@ class Sweep:
                 continue
             break
         else:
-            return
+            cases = []
+            yield None
         for case in cases:
             begin = time.perf_counter()
             operation = case.operation()
             if case.shown is not None or time.perf_counter() - begin < _LONG_S:
                 case.call()  # warm up again: libraries prepare for repeated calls
-            workspace = _workspace(case.call) if self.device.type == "cuda" else None
+            workspace = _workspace(case.call) if self._cuda else None
             taken = self._watch.time(case.call, kept=case.kept)
-            yield SweepRow(
-                operation=operation,
-                device_us=taken.device_us,
-                host_us=taken.host_us,
-                calls=taken.calls,
-                workspace=workspace,
-            )
+            yield SweepRow(operation=operation, workspace=workspace, **taken._asdict())
 
 
-def dtypes_of(device: torch.device) -> tuple[torch.dtype, ...]:
-    """float32, and bfloat16 where the device computes in it rather than converts."""
+def _computes_in_bfloat16(device: torch.device) -> bool:
+    """Rather than converting from it and to it."""
     if device.type == "cuda":
-        native = torch.cuda.get_device_capability(device) >= (8, 0)
-    else:
-        native = "avx512_bf16" in _flags() or "amx_bf16" in _flags()
-    return (torch.float32, torch.bfloat16) if native else (torch.float32,)
-
-
-def host_of(device: torch.device) -> str:
-    """Who launches operations: the "device" itself on a CPU, a "host" for a GPU."""
-    return "host" if device.type == "cuda" else "device"
+        return torch.cuda.get_device_capability(device) >= (8, 0)
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return False
+    flags = next((line for line in lines if line.startswith(("flags", "Features"))), "").split()
+    return "avx512_bf16" in flags or "amx_bf16" in flags
 
 
 def _workspace(call: Call) -> int:
@@ -166,19 +253,3 @@ def _workspace(call: Call) -> int:
     made = torch.cuda.memory_allocated() - before
     del kept
     return max(0, int(torch.cuda.max_memory_allocated()) - before - max(0, made))
-
-
-def _flags() -> frozenset[str]:
-    """CPU feature flags from /proc/cpuinfo; empty if there is none."""
-    try:
-        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
-    except OSError:
-        return frozenset()
-    told = next((line for line in lines if line.startswith(("flags", "Features"))), "")
-    return frozenset(told.split())
-
-
-def _memory(device: torch.device) -> int:
-    if device.type == "cuda":
-        return int(torch.cuda.mem_get_info(device)[0])
-    return memory_bytes() or 1 << 33

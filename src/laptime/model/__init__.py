@@ -2,13 +2,13 @@
 
 from laptime.model.accounts import ACCOUNTS, COMPUTE, Account, How, Phase, Stage
 from laptime.model.layers import LOSS_LAYER, OTHER_LAYER, KernelTime, Layer, LayerSeconds, LayerTime
-from laptime.model.operation import Operation
 from laptime.model.statistics import Noise, Statistics, ratio_interval, summarize
-from laptime.model.step import Step
-from laptime.model.workload import Memory, Workload
+from laptime.model.step import BUBBLE_COLUMNS, Step
+from laptime.model.workload import Memory, Operation, Workload
 
 __all__ = [
     "ACCOUNTS",
+    "BUBBLE_COLUMNS",
     "COMPUTE",
     "LOSS_LAYER",
     "OTHER_LAYER",

@@ -9,7 +9,8 @@ class Account(StrEnum):
     """Where a moment of a step goes. The order is the order of the columns on disk.
 
     A line here is all that an account needs: its name, its meaning, whether the device computes in it, and
-    whether only a kernel trace knows it. Columns, owner codes, tables and pages follow from this list.
+    whether only a kernel trace knows it. Columns, owner codes, tables, findings and pages follow from this
+    list; a colour, a threshold and a remedy of its own can be given in `views`.
     """
 
     DATA_WAIT = "data_wait", "the loop waits for its next batch"
@@ -19,7 +20,11 @@ class Account(StrEnum):
     BACKWARD = "backward", "the backward pass, the loss' own included", "compute"
     UPDATE = "update", "the optimizer", "compute"
     COMMUNICATION = "communication", "waiting for other ranks: the exposed part of collectives"
-    IDLE = "idle", "the device has nothing to do; known on kernel-traced steps only", "traced"
+    IDLE = (
+        "idle",
+        "the device has nothing to do; known on kernel-traced steps and for stages of a pipeline",
+        "traced",
+    )
     HOST = "host", "Python between the phases: zero_grad, clipping, logging, checkpoints"
     INSTRUMENT = "instrument", "the recorder's own work"
     UNEXPLAINED = "unexplained", "what is left of the wall time"

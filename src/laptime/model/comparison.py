@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from enum import StrEnum
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,6 +27,7 @@ BATCHES = 200
 RUN_TO_RUN = 0.03
 DRIFT = 0.005  # of a machine between two groups of runs, which their spread does not show
 EQUIVALENT = 0.05  # what differs by less than this is called equal
+_WORSE = (Noise.STEADY, Noise.NOISY, Noise.UNRELIABLE, Noise.TOO_FEW, Noise.NONE)
 
 # 97.5 % points of Student's t (Abramowitz and Stegun, table 26.10), between which 1/degrees is interpolated.
 _T_DEGREES = np.array([1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 12, 15, 20, 30, 60, math.inf])
@@ -85,6 +87,11 @@ class Comparison:
         """The larger side; 0 where neither is known."""
         return max((side for side in (self.a, self.b) if not math.isnan(side)), default=0.0)
 
+    def document(self) -> dict[str, Any]:
+        """As `--json` has it."""
+        row = asdict(self) | {"difference": self.difference}
+        return row | {"unit": row.pop("over")}
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Measured:
@@ -95,9 +102,9 @@ class _Measured:
     resampled: Callable[[np.random.Generator], Samples]
 
 
-def compare_runs(a: Sequence[Samples], b: Sequence[Samples], *, more_is_better: bool = False) -> Comparison:
+def compare_runs(a: Sequence[Samples], b: Sequence[Samples]) -> Comparison:
     """Compare two groups of runs by their medians; a run is its samples in the order they were taken."""
-    return _compare([_medians(run) for run in a], [_medians(run) for run in b], more_is_better)
+    return _compare([_medians(run) for run in a], [_medians(run) for run in b], more_is_better=False)
 
 
 def compare_rates(a: Sequence[Rated], b: Sequence[Rated]) -> Comparison:
@@ -134,27 +141,31 @@ def _rates(amount: Samples, seconds: Samples) -> _Measured:
     amount, seconds = amount[known], seconds[known]
     whole = float(amount.sum() / seconds.sum()) if amount.size else math.nan
     return _Measured(
-        samples=amount / seconds, centre=whole, resampled=lambda rng: block_rates(amount, seconds, rng)
+        samples=amount / seconds, centre=whole, resampled=lambda rng: _block_rates(amount, seconds, rng)
     )
 
 
-def _compare(a: Sequence[_Measured], b: Sequence[_Measured], more_is_better: bool) -> Comparison:
+def _compare(a: Sequence[_Measured], b: Sequence[_Measured], *, more_is_better: bool) -> Comparison:
     a, b = ([run for run in side if run.samples.size] for side in (a, b))
     over_runs = max(len(a), len(b)) > 1
-    counted = [len(side) if over_runs else sum(run.samples.size for run in side) for side in (a, b)]
-    centres = [_centre([run.centre for run in side]) for side in (a, b)]
-    noise = [_noise(side) for side in (a, b)]
+    centres = [geometric_mean([run.centre for run in side]) for side in (a, b)]
+    seen = [[summarize(run.samples) for run in side] for side in (a, b)]
+    # The worst among the runs.
+    noise = [max((run.noise for run in side), key=_WORSE.index, default=Noise.NONE) for side in seen]
     ratio = low = high = math.nan
     verdict = None
     if all(side and all(run.centre > 0 for run in side) for side in (a, b)):
         ratio = centres[1] / centres[0]
-        low, high = _over_runs(a, b) if over_runs else _over_steps(a[0], b[0])
-        margin = (
-            DRIFT if over_runs else max(RUN_TO_RUN, *(summarize(run.samples).spread / 2 for run in (*a, *b)))
-        )
+        if over_runs:
+            low, high = _over_runs(*(np.log([run.centre for run in side]) for side in (a, b)))
+            margin = DRIFT
+        else:
+            low, high = _over_steps(a[0], b[0])
+            margin = max(RUN_TO_RUN, *(run.spread / 2 for side in seen for run in side))
         verdict = verdict_of(low, high, margin, more_is_better=more_is_better)
         if not over_runs and Noise.TOO_FEW in noise:
             verdict = Verdict.CANNOT_TELL
+    counts = [len(side) if over_runs else sum(run.samples.size for run in side) for side in (a, b)]
     return Comparison(
         a=centres[0],
         b=centres[1],
@@ -165,54 +176,52 @@ def _compare(a: Sequence[_Measured], b: Sequence[_Measured], more_is_better: boo
         verdict=verdict,
         noise_a=noise[0],
         noise_b=noise[1],
-        count_a=counted[0],
-        count_b=counted[1],
+        count_a=counts[0],
+        count_b=counts[1],
     )
 
 
-def _centre(centres: Sequence[float]) -> float:
-    """The geometric mean, since runs are compared by ratios; the mean where one is 0."""
+def geometric_mean(centres: Sequence[float]) -> float:
+    """Of several runs, which are compared by ratios; the mean where one is 0, NaN where there are none."""
     if not centres:
         return math.nan
     return float(np.exp(np.mean(np.log(centres))) if min(centres) > 0 else np.mean(centres))
 
 
-def _noise(runs: Sequence[_Measured]) -> Noise:
-    """The worst verdict among the runs."""
-    order = (Noise.STEADY, Noise.NOISY, Noise.UNRELIABLE, Noise.TOO_FEW, Noise.NONE)
-    return max((summarize(run.samples).noise for run in runs), key=order.index, default=Noise.NONE)
+def mean_interval(values: Sequence[float]) -> tuple[float, float]:
+    """The 95 % interval of a geometric mean over runs, by Student's t; NaN where there is but one."""
+    if len(values) < 2 or min(values) <= 0:
+        return math.nan, math.nan
+    logs = np.log(values)
+    reach = _t_975(len(values) - 1.0) * float(logs.std(ddof=1)) / math.sqrt(len(values))
+    return math.exp(float(logs.mean()) - reach), math.exp(float(logs.mean()) + reach)
 
 
-def _over_runs(a: Sequence[_Measured], b: Sequence[_Measured]) -> tuple[float, float]:
-    """Welch's t interval on the logarithms of one number per run, such as its median."""
-    logs = [np.log([run.centre for run in side]) for side in (a, b)]
-    centre = float(logs[1].mean() - logs[0].mean())
-    error, degrees = _welch(*logs)
-    reach = _t(degrees) * error
-    return math.exp(centre - reach), math.exp(centre + reach)
+def _t_975(degrees: float) -> float:
+    """The 97.5 % point of Student's t."""
+    places = 1.0 / _T_DEGREES
+    return float(np.interp(1.0 / max(degrees, 1.0), places[::-1], _T_975[::-1]))
 
 
-def _welch(a: Samples, b: Samples) -> tuple[float, float]:
-    """Standard error of the difference of two means, and its degrees of freedom.
+def _over_runs(a: Samples, b: Samples) -> tuple[float, float]:
+    """Welch's t interval on the logarithms of one number per run, such as its median.
 
     A single run is held against the spread of the several, as one more of them would be (Crawford and Howell
     1998): the interval is wide, and rightly so.
     """
     if min(a.size, b.size) == 1:
         several = a if a.size > 1 else b
-        return float(several.std(ddof=1)) * math.sqrt(1 + 1 / several.size), several.size - 1.0
-    parts = [float(group.var(ddof=1)) / group.size for group in (a, b)]
-    total = sum(parts)
-    if not total:
-        return 0.0, float(a.size + b.size - 2)
-    degrees = total**2 / sum(part**2 / (group.size - 1) for part, group in zip(parts, (a, b), strict=True))
-    return math.sqrt(total), degrees
-
-
-def _t(degrees: float) -> float:
-    """The 97.5 % point of Student's t."""
-    places = 1.0 / _T_DEGREES
-    return float(np.interp(1.0 / max(degrees, 1.0), places[::-1], _T_975[::-1]))
+        error, degrees = float(several.std(ddof=1)) * math.sqrt(1 + 1 / several.size), several.size - 1.0
+    else:
+        parts = [float(group.var(ddof=1)) / group.size for group in (a, b)]
+        error, degrees = math.sqrt(sum(parts)), float(a.size + b.size - 2)
+        if error:
+            degrees = sum(parts) ** 2 / sum(
+                part**2 / (group.size - 1) for part, group in zip(parts, (a, b), strict=True)
+            )
+    reach = _t_975(degrees) * error
+    centre = float(b.mean() - a.mean())
+    return math.exp(centre - reach), math.exp(centre + reach)
 
 
 def _over_steps(a: _Measured, b: _Measured) -> tuple[float, float]:
@@ -226,7 +235,7 @@ def _over_steps(a: _Measured, b: _Measured) -> tuple[float, float]:
     return float(low), float(high)
 
 
-def block_medians(samples: Samples, rng: np.random.Generator, resamples: int = RESAMPLES) -> Samples:
+def block_medians(samples: Samples, rng: np.random.Generator) -> Samples:
     """Medians of resampled series, drawn in circular blocks of consecutive steps (Politis and Romano 1992).
 
     A long series is first made one of batch medians, whose mean has the spread of the whole median: that
@@ -234,35 +243,28 @@ def block_medians(samples: Samples, rng: np.random.Generator, resamples: int = R
     """
     size = samples.size // BATCHES
     if size < 3:
-        return np.asarray(np.median(_draws(samples, rng, resamples), axis=1))
+        return np.asarray(np.median(samples[_block_indices(samples, rng)], axis=1))
     batches = np.median(samples[: size * BATCHES].reshape(BATCHES, size), axis=1)
-    means = _draws(batches, rng, resamples).mean(axis=1)
+    means = batches[_block_indices(batches, rng)].mean(axis=1)
     return np.asarray(means * (np.median(samples) / batches.mean()))
 
 
-def block_rates(
-    amount: Samples, seconds: Samples, rng: np.random.Generator, resamples: int = RESAMPLES
-) -> Samples:
+def _block_rates(amount: Samples, seconds: Samples, rng: np.random.Generator) -> Samples:
     """Rates of resampled series: whole amount over whole time, drawn in the same blocks as medians are."""
     size = seconds.size // BATCHES
     if size >= 3:
         amount, seconds = (
             column[: size * BATCHES].reshape(BATCHES, size).sum(1) for column in (amount, seconds)
         )
-    rows = _block_indices(amount / seconds, rng, resamples)
+    rows = _block_indices(amount / seconds, rng)
     return np.asarray(amount[rows].sum(axis=1) / seconds[rows].sum(axis=1))
 
 
-def _draws(samples: Samples, rng: np.random.Generator, resamples: int) -> Samples:
-    """One resampled series per row."""
-    return np.asarray(samples[_block_indices(samples, rng, resamples)])
-
-
-def _block_indices(samples: Samples, rng: np.random.Generator, resamples: int) -> NDArray[np.int64]:
+def _block_indices(samples: Samples, rng: np.random.Generator) -> NDArray[np.int64]:
     """The indices of each resampled series, one per row: blocks of neighbouring samples."""
     count, length = samples.size, block_length(samples)
-    starts = rng.integers(0, count, (resamples, -(-count // length)))
-    return (starts[:, :, None] + np.arange(length)).reshape(resamples, -1)[:, :count] % count
+    starts = rng.integers(0, count, (RESAMPLES, -(-count // length)))
+    return (starts[:, :, None] + np.arange(length)).reshape(RESAMPLES, -1)[:, :count] % count
 
 
 def block_length(samples: Samples) -> int:

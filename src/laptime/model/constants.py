@@ -10,10 +10,8 @@ from dataclasses import dataclass
 from types import ModuleType
 from typing import Any, get_type_hints
 
-_UNITS = {"_US": "µs", "_S": "s", "_BYTES": "bytes", "_GBS": "GB/s", "_GIB": "GiB", "_MIB": "MiB"} | {
-    "_W": "W",
-    "_MHZ": "MHz",
-}
+_UNITS = {"_US": "µs", "_S": "s", "_BYTES": "bytes", "_GBS": "GB/s", "_GIB": "GiB", "_MIB": "MiB"}
+_UNITS |= {"_W": "W", "_MHZ": "MHz"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +22,7 @@ class Source:
     unit: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Constant:
     """A number that a prediction rests on."""
 
@@ -54,7 +52,7 @@ def _declared(owner: Any, values: Mapping[str, Any], prefix: str, module: str) -
             if isinstance(source, Source):
                 for label, value in _numbers(prefix + name, values[name]):
                     unit = source.unit or unit_of(name)
-                    yield Constant(name=label, value=value, unit=unit, source=f"{where}: {source.text}")
+                    yield Constant(label, value, unit, f"{where}: {source.text}")
 
 
 def _numbers(name: str, value: Any) -> Iterator[tuple[str, float | str]]:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Annotated
 
 from laptime.model.accounts import How, Phase, Stage
-from laptime.model.columns import Int32
+from laptime.model.step import Int32
 
 # Rows of the layer table that are no module. Parentheses cannot occur in a Python attribute name,
 # so they cannot collide with a module path.
@@ -73,7 +75,13 @@ class LayerSeconds:
 
     def seconds(self, phase: Phase) -> float:
         """Of one phase."""
-        return {Phase.FORWARD: self.forward_s, Phase.BACKWARD: self.backward_s}.get(phase, self.update_s)
+        value: float = getattr(self, f"{phase.value}_s")
+        return value
+
+
+def layer_seconds(layer: str, seconds: Mapping[Phase, float]) -> LayerSeconds:
+    """A layer from its seconds by phase."""
+    return LayerSeconds(layer=layer, **{f"{phase.value}_s": seconds[phase] for phase in Phase})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,3 +99,19 @@ class KernelTime:
     stream: Annotated[int, "CUDA stream, a number that can be an address; 0 on a CPU"]
     start_s: Annotated[float, "since the run began"]
     seconds: Annotated[float, "how long"]
+
+
+Interval = tuple[float, float]  # start and end
+
+
+def union(intervals: Iterable[Interval]) -> Iterator[Interval]:
+    """The intervals without their overlaps, in order."""
+    begin = finish = -math.inf
+    for start, end in sorted(intervals):
+        if start > finish:
+            if finish > begin:
+                yield begin, finish
+            begin, finish = start, end
+        finish = max(finish, end)
+    if finish > begin:
+        yield begin, finish

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any
 
-from laptime.files.typed import build
+from laptime.files.parse import build
 from laptime.model.accounts import Account
 from laptime.model.constants import Source
 from laptime.model.layers import LOSS_LAYER, LayerSeconds
@@ -64,16 +64,13 @@ class Prediction:
             raise ValueError("it is no object")
         rows = document.get("layer_times")
         if isinstance(rows, list):  # an earlier laptime left the loss without a name
-            nameless = [isinstance(row, dict) and row.get("layer") == "" for row in rows]
             rows = [
-                row | {"layer": LOSS_LAYER} if loss else row for row, loss in zip(rows, nameless, strict=True)
+                row | {"layer": LOSS_LAYER} if isinstance(row, dict) and row.get("layer") == "" else row
+                for row in rows
             ]
         made = build(cls, {**document, "layer_times": rows})
-        if (
-            min(made.batch, made.gpus) < 1
-            or not made.step_s > 0
-            or not made.interval_s[0] <= made.interval_s[1]
-        ):
+        low, high = made.interval_s
+        if min(made.batch, made.gpus) < 1 or not made.step_s > 0 or not low <= high:
             raise ValueError("batch, gpus and step_s must be above 0, and the interval in order")
         if made.device_memory_bytes is not None and not made.device_memory_bytes > 0:
             raise ValueError("device_memory_bytes must be above 0")
@@ -91,9 +88,8 @@ class Prediction:
     @property
     def fits(self) -> bool | None:
         """Whether the device has the memory; None where its memory is not known."""
-        if self.device_memory_bytes is None:
-            return None
-        return self.reserved_memory_bytes <= self.device_memory_bytes
+        room = self.device_memory_bytes
+        return None if room is None else self.reserved_memory_bytes <= room
 
     @property
     def epoch_s(self) -> float | None:
@@ -120,13 +116,23 @@ class Prediction:
         return self.training_s / 3600 * self.watts * self.gpus / 1000
 
 
+def account_times(layers: Iterable[LayerSeconds]) -> dict[Account, float]:
+    """Seconds of a step's layers by account: forward, loss, backward and update, as far as there are any."""
+    seconds = dict.fromkeys((Account.FORWARD, Account.LOSS, Account.BACKWARD, Account.UPDATE), 0.0)
+    for layer in layers:
+        seconds[Account.LOSS if layer.layer == LOSS_LAYER else Account.FORWARD] += layer.forward_s
+        seconds[Account.BACKWARD] += layer.backward_s
+        seconds[Account.UPDATE] += layer.update_s
+    return {account: total for account, total in seconds.items() if total}
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PredictedTime:
     """Measured and predicted seconds of the same thing; None where a side has none."""
 
     measured: float | None
     predicted: float | None
-    same_device: bool  # False: the ratio is no error
+    same_device: bool | None  # False: the ratio is no error; None where it cannot be told
 
     @property
     def ratio(self) -> float | None:
@@ -136,7 +142,7 @@ class PredictedTime:
     @property
     def error(self) -> float | None:
         """How far the prediction is off; None where that cannot be told."""
-        return None if self.ratio is None or not self.same_device else self.ratio - 1
+        return None if self.ratio is None or self.same_device is False else self.ratio - 1
 
     @property
     def largest(self) -> float:

@@ -60,6 +60,13 @@ def summarize(samples: ArrayLike) -> Statistics:
         nan = math.nan
         return Statistics(count=0, mean=nan, median=nan, q1=nan, q3=nan, low=nan, high=nan, noise=Noise.NONE)
     q1, median, q3 = (float(q) for q in np.quantile(values, (0.25, 0.5, 0.75)))
+    noise = Noise.UNRELIABLE
+    if count < FEWEST:
+        noise = Noise.TOO_FEW
+    elif q3 - q1 <= STEADY_SPREAD * abs(median):
+        noise = Noise.STEADY
+    elif q3 - q1 <= NOISY_SPREAD * abs(median):
+        noise = Noise.NOISY
     low, high = bootstrap_ranks(count)
     return Statistics(
         count=count,
@@ -69,17 +76,8 @@ def summarize(samples: ArrayLike) -> Statistics:
         q3=q3,
         low=float(values[low]),
         high=float(values[high]),
-        noise=_verdict(count, median, q3 - q1),
+        noise=noise,
     )
-
-
-def _verdict(count: int, median: float, iqr: float) -> Noise:
-    if count < FEWEST:
-        return Noise.TOO_FEW
-    spread = iqr / abs(median) if median else (math.inf if iqr else 0.0)
-    if spread <= STEADY_SPREAD:
-        return Noise.STEADY
-    return Noise.NOISY if spread <= NOISY_SPREAD else Noise.UNRELIABLE
 
 
 @lru_cache(maxsize=4096)
@@ -95,19 +93,13 @@ def bootstrap_ranks(count: int, confidence: float = CONFIDENCE) -> tuple[int, in
         reach = 1.96 * math.sqrt(count) / 2.0
         return max(0, math.floor(count / 2 - reach)), min(count - 1, math.ceil(count / 2 + reach))
 
-    def at_most(rank: int) -> float:
-        return _binomial_tail(count, (rank + 1) / count, need)
+    def at_most(rank: int) -> float:  # P(at least `need` of `count` draws succeed)
+        p = (rank + 1) / count
+        draws = range(need, count + 1)
+        return math.fsum(math.comb(count, hits) * p**hits * (1.0 - p) ** (count - hits) for hits in draws)
 
-    ranks = range(count)
-    low = bisect.bisect_right(ranks, tail, key=at_most)
-    return low, min(count - 1, bisect.bisect_left(ranks, 1.0 - tail, key=at_most))
-
-
-def _binomial_tail(count: int, p: float, need: int) -> float:
-    """P(at least `need` of `count` draws succeed)."""
-    if p >= 1.0:
-        return 1.0
-    return math.fsum(math.comb(count, j) * p**j * (1.0 - p) ** (count - j) for j in range(need, count + 1))
+    low = bisect.bisect_right(range(count), tail, key=at_most)
+    return low, min(count - 1, bisect.bisect_left(range(count), 1.0 - tail, key=at_most))
 
 
 def ratio_interval(

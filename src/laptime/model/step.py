@@ -1,22 +1,69 @@
-"""One step: its accounts add up to the wall time or the step cannot be built."""
+"""One step: its accounts add up to the wall time or the step cannot be built. Its fields are table columns.
+
+A column is one field of a value: `name: Annotated[type, "meaning"] = default`. The Arrow schema, the CSV
+headers, what `log()` keeps and the reference follow from the fields.
+"""
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+from types import NoneType
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar, get_args, get_origin, get_type_hints
 
 from laptime.errors import UnbalancedStep
 from laptime.model.accounts import ACCOUNTS, Account, Stage
-from laptime.model.columns import Int32, Logged
 
 # Sums of a few hundred float64 intervals stay within this of the wall time; anything more is an error.
 TOLERANCE_S = 1e-7
 RELATIVE_TOLERANCE = 1e-9
 
-
 Value = TypeVar("Value")
+
+LOGGED = object()  # marks a column that `recording.log()` fills
+
+Int32 = Annotated[int, 32]
+Logged = Annotated[float | None, LOGGED]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoredColumn:
+    """One column of a table."""
+
+    name: str
+    type: type
+    bits: int  # of a number
+    nullable: bool
+    default: Any  # dataclasses.MISSING where every row must give it
+    meaning: str
+    logged: bool
+
+
+BUBBLE_COLUMNS = ("bubble_fill_s", "bubble_drain_s", "bubble_imbalance_s")  # the causes of `idle_s`
+
+
+def columns_of(value: type) -> tuple[StoredColumn, ...]:
+    """The columns of a value's fields, in their order."""
+    hints = get_type_hints(value, include_extras=True)
+    columns = []
+    for field in dataclasses.fields(value):
+        hint = hints[field.name]
+        facts = get_args(hint)[1:] if get_origin(hint) is Annotated else ()
+        bare = get_args(hint)[0] if facts else hint
+        columns.append(
+            StoredColumn(
+                name=field.name,
+                type=next(kind for kind in get_args(bare) or (bare,) if kind is not NoneType),
+                bits=next((fact for fact in facts if isinstance(fact, int)), 64),
+                nullable=NoneType in get_args(bare),
+                default=field.default,
+                meaning=next((fact for fact in facts if isinstance(fact, str)), ""),
+                logged=LOGGED in facts,
+            )
+        )
+    return tuple(columns)
 
 
 def _with_accounts(value: type[Value]) -> type[Value]:
@@ -39,7 +86,7 @@ def _with_accounts(value: type[Value]) -> type[Value]:
 class Step:
     """One batch, from the end of the previous step to its own end.
 
-    `idle_s` is None on steps without a kernel trace: unknown is not zero.
+    `idle_s` is None on steps without a kernel trace, unless they are a pipeline's: unknown is not zero.
     """
 
     stage: Annotated[Stage, "`train` or `validation`"] = Stage.TRAIN
@@ -60,6 +107,18 @@ class Step:
     topn: Annotated[Logged, "share of samples with the right answer among the first guesses, as logged"] = (
         None
     )
+    bubble_fill_s: Annotated[
+        float | None, "of `idle_s`: a pipeline's stage waits for its first input; null in other steps"
+    ] = None
+    bubble_drain_s: Annotated[
+        float | None, "of `idle_s`: after its last forward pass a stage waits for gradients"
+    ] = None
+    bubble_imbalance_s: Annotated[float | None, "of `idle_s`: in between, a stage waits for a slower one"] = (
+        None
+    )
+    staleness: Annotated[
+        Logged, "updates that other workers made since the parameters of this step were read"
+    ] = None
     instrumented: Annotated[bool, "whether layers were marked in this step"] = False
 
     if TYPE_CHECKING:
@@ -88,13 +147,7 @@ class Step:
 
     @classmethod
     def closed(
-        cls,
-        *,
-        step: int,
-        start_s: float,
-        wall_s: float,
-        seconds: Mapping[Account, float],
-        **fields: object,
+        cls, *, step: int, start_s: float, wall_s: float, seconds: Mapping[Account, float], **fields: object
     ) -> Step:
         """A step whose left-over time is published as `unexplained`, the only account computed that way."""
         columns: dict[str, object] = {account.column: seconds[account] for account in seconds}

@@ -1,21 +1,65 @@
-"""A step's operations and the memory it needs; saved as JSON, and read where there is no torch."""
+"""A step's operations as plain numbers, and the memory it needs; saved as JSON and read without torch."""
 
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from laptime.errors import WorkloadError
+from laptime.files.parse import build
 from laptime.files.read import read_json
 from laptime.files.text import first_line, one_line
-from laptime.files.typed import build
-from laptime.model.accounts import Phase
-from laptime.model.operation import Operation, named_loss
+from laptime.files.write import plain
+from laptime.model.accounts import Account, Phase
+from laptime.model.layers import LOSS_LAYER
 
 VERSION = 1
 _HOW_TO_SAVE = "`laptime predict NETWORK --save FILE` and Workload.save make one"
+
+BYTES = {"float32": 4, "bfloat16": 2, "float16": 2, "float64": 8, "int64": 8, "bool": 1, "uint8": 1}
+"""Of one element, by torch's names of types."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Operation:
+    """What one operation computes and moves.
+
+    `sizes` holds the numbers that its time depends on, under the names of its kind (`laptime.ops`); a matrix
+    product has m, k and n. Bytes are counted once for each tensor, as if nothing stayed in a cache. FLOPs are
+    those of matrix products and convolutions, a multiplication and an addition each, as
+    `torch.utils.flop_counter` counts.
+    """
+
+    name: str  # torch's, such as aten.convolution
+    kind: str  # one of `ops.registry.kinds`
+    phase: Phase
+    layer: str  # LOSS_LAYER where it is the loss'
+    dtype: str  # in which it computes: float32, bfloat16, float16
+    sizes: Mapping[str, int] = field(default_factory=dict)
+    flops: int = 0
+    read: int = 0  # bytes
+    written: int = 0
+    alive: int = 0  # bytes in tensors while it runs, its results included
+    covered: bool = True  # by a formula of its own; else it counts with its bytes alone
+
+    @property
+    def element_bytes(self) -> int:
+        """Of one number in the type that it computes in."""
+        return BYTES.get(self.dtype, 4)
+
+    @property
+    def moved(self) -> int:
+        """Bytes read and written."""
+        return self.read + self.written
+
+    @property
+    def account(self) -> Account:
+        """The account of a step that its time goes to."""
+        loss = self.layer == LOSS_LAYER and self.phase is Phase.FORWARD
+        return Account.LOSS if loss else Account(self.phase.value)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,6 +95,11 @@ class Workload:
     operations: tuple[Operation, ...]
     memory: Memory
     notes: tuple[str, ...] = ()  # what had to be assumed
+    accumulate: int = 1  # micro-batches per optimizer update (gradient accumulation)
+
+    def __hash__(self) -> int:
+        """By what tells most of them apart: the sizes of operations have no hash."""
+        return hash((self.network, self.batch, self.precision, self.mode, len(self.operations)))
 
     @property
     def flops(self) -> int:
@@ -73,12 +122,7 @@ class Workload:
 
     def document(self) -> dict[str, Any]:
         """As JSON takes it."""
-        return {
-            "laptime_workload": VERSION,
-            **{name: getattr(self, name) for name in self.__slots__},
-            "operations": [operation.document() for operation in self.operations],
-            "memory": asdict(self.memory),
-        }
+        return {"laptime_workload": VERSION, **plain(self)}
 
     @classmethod
     def of(cls, document: Any, where: str = "it") -> Workload:
@@ -92,11 +136,11 @@ class Workload:
             )
         try:
             operations = document.get("operations")
-            if isinstance(operations, list):  # version 1 named the loss otherwise
-                document = document | {"operations": [named_loss(operation) for operation in operations]}
+            if isinstance(operations, list):  # older files of this version left the loss without a name
+                document = document | {"operations": [_named_loss(operation) for operation in operations]}
             workload = build(cls, document)
-            if workload.batch < 1:
-                raise ValueError("batch is 0")
+            if workload.batch < 1 or workload.accumulate < 1:
+                raise ValueError(f"batch is {workload.batch}, accumulate {workload.accumulate}")
             return workload
         except ValueError as error:
             raise WorkloadError(f"{where} is damaged ({first_line(error)}); trace it anew") from None
@@ -117,3 +161,11 @@ class Workload:
             ) from None
         except ValueError:
             raise WorkloadError(f"{where} is no workload; {_HOW_TO_SAVE}") from None
+
+
+def _named_loss(document: Any) -> Any:
+    """An operation's document with the loss under its name: older files have none, and a phase of its own."""
+    if not isinstance(document, dict) or (document.get("layer") and document.get("phase") != "loss"):
+        return document
+    phase = Phase.FORWARD.value if document.get("phase") == "loss" else document.get("phase")
+    return document | {"layer": document.get("layer") or LOSS_LAYER, "phase": phase}

@@ -1,1 +1,1 @@
-"""Kinds of operations, one file each: names in torch, sizes, FLOPs, features, how they follow the batch."""
+"""Kinds of operations: names in torch, sizes, FLOPs, features, how they follow the batch."""

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from laptime.model import OTHER_LAYER, Operation, Phase, Workload
-from laptime.ops.feature_math import log2
 from laptime.ops.registry import Growth, OperationKind, Sizes, operation_kind
 
 
@@ -18,8 +17,9 @@ class UpdateRule:
     torch_class: str  # of torch.optim
     state_values: int  # kept for each parameter
     passes: int  # reads and writes of a tensor of the parameters' size
-    temporaries: int  # tensors of the parameters' size that live during the update
-    learning_rate: float  # the usual one
+    temporaries: int = 1  # tensors of the parameters' size that live during the update
+    learning_rate: float = 1e-3  # the usual one
+    momentum_values: int = 0  # kept for each parameter beside `state_values`, if it has momentum
     settings: tuple[str, ...] = ()  # what it takes of a configuration beside rate, betas, eps and decay
 
 
@@ -42,20 +42,15 @@ _RULES = (
         torch_class="RMSprop",
         state_values=1,
         passes=13,
-        temporaries=1,
-        learning_rate=1e-3,
+        momentum_values=1,
         settings=("momentum",),
     ),
-    UpdateRule(
-        name="adagrad", torch_class="Adagrad", state_values=1, passes=10, temporaries=1, learning_rate=0.01
-    ),
+    UpdateRule(name="adagrad", torch_class="Adagrad", state_values=1, passes=10, learning_rate=0.01),
     UpdateRule(
         name="adadelta", torch_class="Adadelta", state_values=2, passes=20, temporaries=2, learning_rate=1.0
     ),
-    UpdateRule(name="adam", torch_class="Adam", state_values=2, passes=16, temporaries=1, learning_rate=1e-3),
-    UpdateRule(
-        name="adamw", torch_class="AdamW", state_values=2, passes=18, temporaries=1, learning_rate=1e-3
-    ),
+    UpdateRule(name="adam", torch_class="Adam", state_values=2, passes=16),
+    UpdateRule(name="adamw", torch_class="AdamW", state_values=2, passes=18),
 )
 OPTIMIZERS = {rule.name: rule for rule in _RULES}
 ASSUMED = OPTIMIZERS["adam"]  # of an unknown optimizer
@@ -64,7 +59,10 @@ ASSUMED = OPTIMIZERS["adam"]  # of an unknown optimizer
 def rule_of(torch_class: str, *, momentum: bool) -> UpdateRule | None:
     """The rule of an optimizer by the name of its class; None where nobody knows it."""
     rules = [rule for rule in OPTIMIZERS.values() if rule.torch_class.lower() == torch_class.lower()]
-    return next((rule for rule in rules if ("momentum" in rule.settings) == momentum), (*rules, None)[0])
+    rule = next((rule for rule in rules if ("momentum" in rule.settings) == momentum), (*rules, None)[0])
+    if rule is not None and momentum and rule.momentum_values:
+        return replace(rule, state_values=rule.state_values + rule.momentum_values)
+    return rule
 
 
 def assumed_rule(classes: Sequence[str], *, momentum: bool) -> tuple[UpdateRule, str | None]:
@@ -88,15 +86,13 @@ class OptimizerUpdate(OperationKind):
     """The update of `params` parameters in `tensors` tensors; no network runs it itself."""
 
     microbenchmark = "optimizer"
+    feature_sizes = ("params", "tensors")
 
     def growth(self, operation: Operation, batch: int) -> Growth:
         return Growth()
 
     def weights(self, sizes: Sizes) -> set[int]:
         return {sizes["params"]}
-
-    def features(self, sizes: Sizes) -> tuple[float, ...]:
-        return log2(sizes["params"]), log2(sizes["tensors"])
 
 
 def update_operation(

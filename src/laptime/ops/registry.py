@@ -16,8 +16,7 @@ from types import MappingProxyType
 from typing import Any, TypeVar
 
 from laptime.model import Operation
-from laptime.ops.arguments import is_tensor, listed
-from laptime.ops.feature_math import log2
+from laptime.ops.sizes import is_tensor, listed, log2
 
 Sizes = Mapping[str, int]  # the numbers that an operation's time depends on, under the names of its kind
 Arguments = Sequence[Any]  # of an operation: tensors, known by their attributes, and plain values
@@ -54,13 +53,17 @@ class OperationKind:
     no_microbenchmark = ""  # or the reason why none does
     common = False  # without a model of it, most networks are predicted by bounds alone
     reaches = ""  # compute or bandwidth: the peak that its fastest operation measures
+    batch_sizes: tuple[str, ...] = ("n",)  # those that follow the batch, where the batch divides them
+    feature_sizes: tuple[str, ...] = ()  # whose logarithms a fitted model takes beside FLOPs and bytes
+    work_class = "memory"  # that `estimate.datasheet_transfer` has constants for
+    gradients = 0  # arguments before those of the forward pass: one where the pass is backward
+    variant_of = ""  # the kind whose operations it times, where it has no names itself
 
-    def __init__(self, name: str, torch_names: Sequence[str] = (), variant_of: str = "") -> None:
+    def __init__(self, name: str, torch_names: str = "", **fields: Any) -> None:
+        """`torch_names` are separated by spaces, "namespace::name" where they are not torch's own."""
         self.name = name
-        self.torch_names = frozenset(torch_names)  # "namespace::name" where it is not torch's own
-        self.variant_of = variant_of  # the kind whose operations it times, where it has no names itself
-
-    # -- reading a step --------------------------------------------------------------------------------
+        self.torch_names = frozenset(torch_names.split())
+        vars(self).update(fields)
 
     def sizes(self, args: Arguments, out: Any) -> dict[str, int]:
         """From an operation's arguments and results; by default how many elements come out."""
@@ -78,20 +81,24 @@ class OperationKind:
         """The arguments that `sizes` takes, from those that an operation of `device_names` was given."""
         raise NotImplementedError
 
-    # -- another batch size ----------------------------------------------------------------------------
-
     def growth(self, operation: Operation, batch: int) -> Growth:
-        """How it follows the batch: by default a size that the batch divides grows with it."""
-        return grows(operation, batch, "n")
+        """Its `batch_sizes` that the batch divides grow, with all bytes but the fixed ones."""
+        sizes = tuple(name for name in self.batch_sizes if operation.sizes.get(name, 1) % batch == 0)
+        read, written = self.fixed_bytes(operation)
+        return Growth(sizes=sizes, fixed_read=read, fixed_written=written) if sizes else Growth()
+
+    def fixed_bytes(self, operation: Operation) -> tuple[int, int]:
+        """Bytes read and written that no batch changes: of weights and their gradients."""
+        return 0, 0
 
     def weights(self, sizes: Sizes) -> set[int]:
-        """Element counts of its weight arguments; autocast copies these."""
+        """Element counts of its weight arguments; autocast copies these. Not asked of backward passes."""
         return set()
-
-    # -- its time --------------------------------------------------------------------------------------
 
     def features(self, sizes: Sizes) -> tuple[float, ...]:
         """What a fitted model takes beside FLOPs and bytes."""
+        if self.feature_sizes:
+            return tuple(log2(sizes[name]) for name in self.feature_sizes)
         return log2(sizes.get("n", 0)), float(sizes.get("broadcast", 0))
 
     def serial_kernels(self, sizes: Sizes) -> int:
@@ -111,16 +118,8 @@ class OperationKind:
         return ()
 
     def transfer_class(self, sizes: Sizes, mode: str) -> str:
-        """The class of work that `estimate.datasheet_transfer` has constants for."""
-        return "memory"
-
-
-def grows(
-    operation: Operation, batch: int, *names: str, fixed_read: int = 0, fixed_written: int = 0
-) -> Growth:
-    """Those of the named sizes that the batch divides grow, with all bytes but those given."""
-    sizes = tuple(name for name in names if operation.sizes.get(name, 1) % batch == 0)
-    return Growth(sizes=sizes, fixed_read=fixed_read, fixed_written=fixed_written) if sizes else Growth()
+        """The class of work of one operation."""
+        return self.work_class
 
 
 Entered = TypeVar("Entered", bound=type[OperationKind])
@@ -128,22 +127,25 @@ _kinds: dict[str, OperationKind] = {}
 _by_torch_name: dict[str, OperationKind] = {}
 
 
-def operation_kind(name: str, torch_names: str = "", *, variant_of: str = "") -> Callable[[Entered], Entered]:
+def operation_kind(name: str, torch_names: str = "") -> Callable[[Entered], Entered]:
     """Enter a class under a name; `torch_names` are those of its operations, separated by spaces."""
 
-    def enter(made: Entered) -> Entered:
-        entry = made(name, torch_names.split(), variant_of)
-        taken = sorted(entry.torch_names & _by_torch_name.keys())
-        if name in _kinds or taken:
-            raise ValueError(
-                f"the operation kind {name} or its {', '.join(taken) or 'name'} is known already"
-            )
-        _kinds[name] = entry
-        _by_torch_name.update(dict.fromkeys(entry.torch_names, entry))
-        _device_kind.cache_clear()
+    def enter_class(made: Entered) -> Entered:
+        enter(made(name, torch_names))
         return made
 
-    return enter
+    return enter_class
+
+
+def enter(kind: OperationKind) -> None:
+    """Add a kind; neither its name nor one of torch's may be another's."""
+    taken = sorted(kind.torch_names & _by_torch_name.keys())
+    if kind.name in _kinds or taken:
+        words = ", ".join(taken) or "name"
+        raise ValueError(f"the operation kind {kind.name} or its {words} is known already")
+    _kinds[kind.name] = kind
+    _by_torch_name.update(dict.fromkeys(kind.torch_names, kind))
+    _device_kind.cache_clear()
 
 
 def unregister(name: str) -> None:
@@ -181,8 +183,8 @@ def kind_of(torch_name: str) -> OperationKind | None:
 def translated(name: str, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[str, Arguments]:
     """What a real step calls its attention and recurrent layers, as the operations that a workload knows.
 
-    A step that is read on fake tensors has one attention and one recurrent operation (`capture.fused_ops`).
-    A real one has those of its device and library. The rest has the same names everywhere.
+    A step read on fake tensors has one attention and one recurrent operation (`capture.cuda_choices`), a real
+    one those of its device and library. The rest has the same names everywhere.
     """
     kind = _device_kind(name)
     if kind is None:

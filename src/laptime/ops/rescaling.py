@@ -8,15 +8,14 @@ nothing to do with the batch but happens to be divisible by it (a mask, position
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
 from laptime.errors import WorkloadError
 from laptime.files.text import first_line
 from laptime.model import Operation, Phase
-from laptime.model.workload import Memory, Workload
+from laptime.model.workload import Workload
 from laptime.ops.optimizers import temporaries
-from laptime.ops.registry import kind_named
+from laptime.ops.registry import Growth, kind_named
 
 
 def rescaled(workload: Workload, batch: int) -> Workload:
@@ -29,35 +28,60 @@ def rescaled(workload: Workload, batch: int) -> Workload:
         raise WorkloadError(
             "of a step with one sample nobody can tell what grows with the batch; read or record one with two"
         )
-    share = batch / workload.batch
+    old, share = workload.batch, batch / workload.batch
+    operations: list[Operation] = []
+    # Of what is alive, the bytes that no batch changes: gradients so far, and autocast's copies of a layer's
+    # weights, which live until its backward pass is over.
+    fixed, copies, last, cast = 0.0, dict[str, int](), None, 0
     try:
-        weights = _weights(workload.operations)
-        operations = tuple(
-            replace(
-                _operation(operation, workload.batch, batch, weights),
-                alive=int(min(operation.alive, fixed) + max(0, operation.alive - fixed) * share),
-            )
-            for operation, fixed in zip(workload.operations, _fixed_bytes(workload, weights), strict=True)
-        )
+        weights = {
+            (operation.layer, size)
+            for operation in workload.operations
+            if operation.phase is not Phase.BACKWARD
+            for size in kind_named(operation.kind).weights(operation.sizes)
+        }
+        for operation in workload.operations:
+            layer, phase, growth = operation.layer, operation.phase, Growth()
+            if phase is Phase.BACKWARD:
+                if layer != last and last is not None:
+                    fixed -= copies.pop(last, 0)
+                last = layer
+            casts = operation.name == "aten._to_copy" and (layer, operation.sizes["n"]) in weights
+            if casts and phase is Phase.FORWARD:
+                copies[layer] = copies.get(layer, 0) + operation.written
+                fixed += operation.written
+                cast += operation.written
+            elif casts:  # a gradient in its parameter's type replaces a shorter one
+                fixed += operation.written / 2
+            elif phase is not Phase.UPDATE:
+                growth = kind_named(operation.kind).growth(operation, old)
+                if phase is Phase.BACKWARD:
+                    fixed += min(growth.fixed_written, operation.written)
+            alive = int(min(operation.alive, fixed) + max(0, operation.alive - fixed) * share)
+            operations.append(replace(_grown(operation, growth, old, batch), alive=alive))
     except (KeyError, ArithmeticError) as error:  # the document of a workload can leave sizes out
         raise WorkloadError(
             f"an operation of the workload has no usable sizes ({first_line(error)}); trace it anew"
         ) from None
+    memory = workload.memory
+    # The peak is in the backward pass, or else in the update, which no batch changes.
     most = max((operation.alive for operation in operations), default=0)
-    return replace(
-        workload,
-        batch=batch,
-        operations=operations,
-        memory=_memory(workload, batch, most, weights),
-        notes=(*workload.notes, f"sizes of batch {batch} follow from those of batch {workload.batch}"),
+    if not most:  # workloads of earlier versions do not say what is alive at each operation
+        moving = memory.peak - memory.static - memory.inputs
+        most = memory.gradients + max(0, moving - memory.gradients) * batch // old
+    inputs, cast = memory.inputs * batch // old, min(cast, memory.activations)
+    grown = replace(
+        memory,
+        inputs=inputs,
+        activations=cast + (memory.activations - cast) * batch // old,
+        peak=memory.static + inputs + max(most, memory.gradients * (1 + temporaries(workload))),
     )
+    note = f"sizes of batch {batch} follow from those of batch {old}"
+    notes = (*workload.notes, note)
+    return replace(workload, batch=batch, operations=tuple(operations), memory=grown, notes=notes)
 
 
-def _operation(operation: Operation, old: int, new: int, weights: set[tuple[str, int]]) -> Operation:
-    if operation.phase is Phase.UPDATE or _casts(operation, weights):
-        return operation
-    kind = kind_named(operation.kind)
-    growth = kind.growth(operation, old)
+def _grown(operation: Operation, growth: Growth, old: int, new: int) -> Operation:
     if not growth.sizes:
         return operation
     sizes = {
@@ -67,62 +91,7 @@ def _operation(operation: Operation, old: int, new: int, weights: set[tuple[str,
     return replace(
         operation,
         sizes=sizes,
-        flops=kind.flops(sizes) if operation.flops else 0,
+        flops=kind_named(operation.kind).flops(sizes) if operation.flops else 0,
         read=read + (operation.read - read) * new // old,
         written=written + (operation.written - written) * new // old,
-    )
-
-
-def _casts(operation: Operation, weights: set[tuple[str, int]]) -> bool:
-    return operation.name == "aten._to_copy" and (operation.layer, operation.sizes["n"]) in weights
-
-
-def _weights(operations: Iterable[Operation]) -> set[tuple[str, int]]:
-    """Layers and the sizes of their weights and biases, which autocast copies to another type."""
-    return {
-        (operation.layer, size)
-        for operation in operations
-        if operation.phase is not Phase.BACKWARD
-        for size in kind_named(operation.kind).weights(operation.sizes)
-    }
-
-
-def _fixed_bytes(workload: Workload, weights: set[tuple[str, int]]) -> Iterator[float]:
-    """Of what is alive at each operation, the bytes that no batch changes: gradients so far, cast weights.
-
-    Autocast's copies of a layer's weights live until its backward pass is over.
-    """
-    fixed, copies, last = 0.0, dict[str, int](), None
-    for operation in workload.operations:
-        if operation.phase is Phase.FORWARD and _casts(operation, weights):
-            copies[operation.layer] = copies.get(operation.layer, 0) + operation.written
-            fixed += operation.written
-        elif operation.phase is Phase.BACKWARD:
-            if operation.layer != last and last is not None:
-                fixed -= copies.pop(last, 0)
-            last = operation.layer
-            if _casts(operation, weights):  # a gradient in its parameter's type replaces a shorter one
-                fixed += operation.written / 2
-            else:
-                growth = kind_named(operation.kind).growth(operation, workload.batch)
-                fixed += min(growth.fixed_written, operation.written)
-        yield fixed
-
-
-def _memory(workload: Workload, batch: int, alive: int, weights: set[tuple[str, int]]) -> Memory:
-    """The peak is in the backward pass, or else in the update, which no batch changes."""
-    memory, old = workload.memory, workload.batch
-    inputs = memory.inputs * batch // old
-    update = memory.gradients * (1 + temporaries(workload))
-    if not alive:  # workloads of earlier versions do not say what is alive at each operation
-        moving = memory.peak - memory.static - memory.inputs
-        alive = memory.gradients + max(0, moving - memory.gradients) * batch // old
-    forward = workload.phase(Phase.FORWARD)
-    copies = sum(operation.written for operation in forward if _casts(operation, weights))
-    copies = min(copies, memory.activations)
-    return replace(
-        memory,
-        inputs=inputs,
-        activations=copies + (memory.activations - copies) * batch // old,
-        peak=memory.static + inputs + max(alive, update),
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import permutations
 from typing import Any
 
 import torch
@@ -46,7 +47,6 @@ def class_names(networks: Iterable[nn.Module]) -> str:
 
 
 def listed(optimizers: Optimizers) -> list[Optimizer]:
-    """The optimizers as a list."""
     if optimizers is None:
         return []
     checked = [optimizers] if isinstance(optimizers, Optimizer) else list(optimizers)
@@ -59,7 +59,6 @@ def listed(optimizers: Optimizers) -> list[Optimizer]:
 
 
 def check_optimizers(networks: Mapping[str, nn.Module], optimizers: Sequence[Optimizer]) -> None:
-    """Refuse an optimizer that updates none of the networks."""
     mine = {id(p) for network in networks.values() for p in network.parameters()}
     for optimizer in optimizers:
         theirs = {id(p) for group in optimizer.param_groups for p in group["params"]}
@@ -70,10 +69,9 @@ def check_optimizers(networks: Mapping[str, nn.Module], optimizers: Sequence[Opt
             )
 
 
-def refuse_nested(name: str, networks: Mapping[str, nn.Module]) -> None:
-    """Refuse a network that is part of another."""
-    for other, network in networks.items():
-        if other != name and any(module is networks[name] for module in network.modules()):
+def refuse_nested(networks: Mapping[str, nn.Module]) -> None:
+    for (name, inner), (other, outer) in permutations(networks.items(), 2):
+        if any(module is inner for module in outer.modules()):
             raise RecordingError(f"network {name!r} is part of network {other!r}; record {other!r} alone")
 
 

@@ -29,6 +29,8 @@ MOST_NODES = 256  # passed on such a way
 MOST_ENTRIES = 200_000  # forwards without a backward are forgotten beyond this: nothing grows with the steps
 
 Node = Any
+Way = tuple[int, tuple[int, ...]]
+"""How to reach a boundary from one that is known: the entry of that one, and which input at each node."""
 sequence_number: Callable[[], int] = torch._C._autograd._get_sequence_nr
 
 
@@ -40,14 +42,6 @@ class _Thread:
     codes: list[int] = field(default_factory=list)
     inputs: list[Node] = field(default_factory=list)  # the node that made the entered layer's input, if any
     done: int = 0  # entries before this one have their boundaries
-
-
-@dataclass(frozen=True, slots=True)
-class Way:
-    """How to reach a boundary from one that is known: the entry of that one, and which input at each node."""
-
-    start: int
-    turns: tuple[int, ...]
 
 
 class Entries:
@@ -113,26 +107,20 @@ class Entries:
             numbers, codes = [numbers[i] for i in kept], [codes[i] for i in kept]
         tops = highest_nodes(roots, numbers) if numbers else {}
         if skip is None and tops:
-            self._learn(thread, tops)
+            shape = _shape(thread)
+            self._walks += 1
+            # Where it was tried before, graphs of this shape differ from pass to pass.
+            if shape not in self._ways or not self._walks % RETRY_EVERY:
+                if len(self._ways) >= MOST_SHAPES:
+                    self._ways.clear()
+                self._ways[shape] = _ways(thread, tops)
         return _by_owner(codes, tops)
-
-    def _learn(self, thread: _Thread, tops: dict[int, Node]) -> None:
-        shape = _shape(thread)
-        self._walks += 1
-        if shape in self._ways and self._walks % RETRY_EVERY:
-            return  # tried before: graphs of this shape differ from pass to pass
-        if len(self._ways) >= MOST_SHAPES:
-            self._ways.clear()
-        self._ways[shape] = _ways(thread, tops)
 
 
 def _shape(thread: _Thread) -> tuple[int, ...]:
     """A cheap key for a pass: a stored way that does not fit its graph is detected anyway."""
-    return (
-        thread.done,
-        len(thread.codes),
-        thread.codes[thread.done] if thread.done < len(thread.codes) else -1,
-    )
+    done, codes = thread.done, thread.codes
+    return done, len(codes), codes[done] if done < len(codes) else -1
 
 
 def _fits(node: Node, number: int) -> bool:
@@ -160,20 +148,15 @@ def _find(thread: _Thread, roots: Sequence[Node], ways: dict[int, Way]) -> dict[
             continue  # nothing differentiable happened in it
         node = inputs[group + 1]
         if not _fits(node, number):
-            way = ways.get(group)
-            node = _follow(way, tops) if way is not None else None
+            start, turns = ways.get(group, (-1, ()))
+            node = tops.get(start)
+            for turn in turns:
+                parents = node.next_functions if node is not None else ()
+                node = parents[turn][0] if turn < len(parents) else None
             if not _fits(node, number):
                 return None
         tops[group] = node
     return tops
-
-
-def _follow(way: Way, tops: dict[int, Node]) -> Node:
-    node = tops.get(way.start)
-    for turn in way.turns:
-        inputs = node.next_functions if node is not None else ()
-        node = inputs[turn][0] if turn < len(inputs) else None
-    return node
 
 
 def _ways(thread: _Thread, tops: dict[int, Node]) -> dict[int, Way]:
@@ -189,7 +172,7 @@ def _ways(thread: _Thread, tops: dict[int, Node]) -> dict[int, Way]:
         for start in (*near, known[0]):  # what an auxiliary head makes goes straight to the loss
             turns = _turns(tops[start], number)
             if turns is not None:
-                ways[group] = Way(start, turns)
+                ways[group] = start, turns
                 break
     return ways
 
@@ -214,14 +197,13 @@ def _turns(start: Node, number: int) -> tuple[int, ...] | None:
 
 def _by_owner(codes: list[int], tops: dict[int, Node]) -> list[tuple[int, Node]]:
     """Owners with their nodes, in the order in which the engine runs them."""
-    return [(_owner(codes, group), tops[group]) for group in sorted(tops, reverse=True)]
-
-
-def _owner(codes: list[int], group: int) -> int:
-    """What runs before a network's first layer belongs to that layer."""
-    while codes[group] == INPUT and group + 1 < len(codes):
-        group += 1
-    return codes[group]
+    owners = []
+    for group in sorted(tops, reverse=True):
+        owner = group
+        while codes[owner] == INPUT and owner + 1 < len(codes):
+            owner += 1  # what runs before a network's first layer belongs to that layer
+        owners.append((codes[owner], tops[group]))
+    return owners
 
 
 def highest_nodes(roots: Iterable[Node], numbers: list[int]) -> dict[int, Node]:
@@ -261,7 +243,6 @@ class Boundary:
         self._carrier._backward_hooks = OrderedDict({0: hook})
 
     def put_on(self, node: Node) -> None:
-        """Call back before this node runs."""
         node._register_hook_dict(self._carrier)
 
 

@@ -7,7 +7,7 @@ everything here works on whole arrays: an object per step or row slowed a launch
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,22 +18,26 @@ import torch
 from numpy.typing import NDArray
 
 from laptime.errors import UnbalancedStep
-from laptime.model import ACCOUNTS, COMPUTE, Account, How, Phase
+from laptime.model import ACCOUNTS, COMPUTE, Account, How, Phase, Stage
 from laptime.model.layers import LOSS_LAYER, OTHER_LAYER
 from laptime.model.step import RELATIVE_TOLERANCE, TOLERANCE_S
 from laptime.recorder.arguments import as_number
-from laptime.recorder.backends import backend_of
-from laptime.recorder.clocks import Clock
-from laptime.recorder.kernel_alignment import clock_shift
-from laptime.recorder.kernel_trace import StepTrace
+from laptime.recorder.backends import Clock, backend_of
+from laptime.recorder.kernel_trace import clock_shift
 from laptime.recorder.network_hooks import NetworkHooks
 from laptime.recorder.timeline import (
     BACKWARD,
+    BUBBLES,
+    CAUSES,
     CODE,
+    COLLECTIVES,
     FORWARD,
+    IDLE,
+    KINDS,
     LOSS,
     LOSS_BACKWARD,
     OPTIMIZERS,
+    POINT_TO_POINT,
     UNITS,
     RawStep,
     Tiles,
@@ -41,6 +45,7 @@ from laptime.recorder.timeline import (
     tile,
 )
 from laptime.runs import from_columns
+from laptime.runs.table_reader import KEY
 
 # Owners of the layer table that are no module: (row name, phase) by owner code.
 PSEUDO = {
@@ -49,7 +54,6 @@ PSEUDO = {
     FORWARD: (OTHER_LAYER, Phase.FORWARD),
     BACKWARD: (OTHER_LAYER, Phase.BACKWARD),
 }
-IDLE = CODE[Account.IDLE]
 UNEXPLAINED = CODE[Account.UNEXPLAINED]
 
 
@@ -70,75 +74,77 @@ class ClosedSteps:
     raws: Sequence[RawStep]
     walls: NDArray[np.float64]
     accounts: NDArray[np.float64]
-    starts: NDArray[np.float64]
-    steps: pa.Table
-    layers: pa.Table | None
-    kernels: pa.Table | None
+    tables: Mapping[str, pa.Table | None]  # steps, layers, kernels
     compute_s: float
     named_s: float
+    exposed_s: Mapping[str, float]  # by kind of collective, in training steps
 
 
 class Breakdown:
     """Closes batches of steps one after the other; keeps only running sums."""
 
     def __init__(
-        self, clock: Clock, hooks: NetworkHooks, *, layers: bool = True, elapsed_s: float = 0.0
+        self,
+        clock: Clock,
+        hooks: NetworkHooks,
+        note: Callable[[str], None],
+        *,
+        layers: bool = True,
+        elapsed_s: float = 0.0,
     ) -> None:
         self._clock = clock
         self._hooks = hooks
+        self._note = note
         self._wanted = layers  # without: the step that finds the layers, a warm-up, would be their only one
         self._owners: dict[int, OwnerRows] = {}
         self._version = -1
         self.elapsed_s = elapsed_s  # end of the last closed step, since the start of the run
-        self.problems: list[str] = []
 
     def close(self, raws: Sequence[RawStep]) -> ClosedSteps:
         """The rows of a batch of steps whose stamps have been read."""
-        spans = [self._clock.read(raw.stamps) if raw.read is None else raw.read for raw in raws]
+        spans = [raw.read_stamps(self._clock) if raw.read is None else raw.read for raw in raws]
         tiles = tile(spans, [raw.owners for raw in raws], self._hooks.is_layer())
         ends = self.elapsed_s + np.cumsum(tiles.walls)
         starts = ends - tiles.walls
         self.elapsed_s = float(ends[-1])
         accounts = tiles.accounts.copy()
-        accounts[:, IDLE] = np.nan
+        bubbles = _bubbles(raws, tiles)
+        accounts[:, IDLE] = np.sum(
+            list(bubbles.values()), axis=0
+        )  # NaN, for unknown, in a step that is no pipeline's
+        busy = np.full(tiles.seconds.shape, np.nan)  # seconds in kernels, by step and owner, where traced
+        places, compute = account_of(tiles.codes), [CODE[account] for account in COMPUTE]
         for index, raw in enumerate(raws):
             if raw.trace is not None:
-                _split_idle(accounts, index, tiles, raw.trace)
+                # On a traced step the compute accounts hold busy time, `idle` what was left of their spans.
+                in_kernels = [raw.trace.busy_s.get(code, 0.0) for code in tiles.codes.tolist()]
+                busy[index] = np.minimum(in_kernels, tiles.seconds[index])
+                by_account = np.bincount(places, weights=busy[index], minlength=len(ACCOUNTS))
+                spans_s = accounts[index, compute]
+                accounts[index, compute] = np.minimum(spans_s, by_account[compute])
+                waited_s = tiles.accounts[index, IDLE]  # for other stages
+                accounts[index, IDLE] = waited_s + float((spans_s - accounts[index, compute]).sum())
         accounts[:, UNEXPLAINED] = 0.0
         accounts[:, UNEXPLAINED] = tiles.walls - np.nansum(accounts, axis=1)
         check(tiles.walls, accounts)
-        layers, compute_s, named_s = self._layers(raws, tiles, starts)
+        columns: dict[str, Any] = {name: [raw.fields[name] for raw in raws] for name in raws[0].fields}
+        columns |= {account.column: accounts[:, index] for index, account in enumerate(ACCOUNTS)}
+        columns |= bubbles | self._logged(raws)
+        columns |= {"device": self._clock.device, "start_s": starts, "wall_s": tiles.walls}
+        columns["instrumented"] = [raw.instrumented for raw in raws]
+        layers, compute_s, named_s = self._layers(raws, tiles, starts, busy)
         return ClosedSteps(
             raws=raws,
             walls=tiles.walls,
             accounts=accounts,
-            starts=starts,
-            steps=self._steps(raws, tiles, starts, accounts),
-            layers=layers,
-            kernels=self._kernels(raws, tiles, starts),
+            tables={
+                "steps": from_columns("steps", columns),
+                "layers": layers,
+                "kernels": self._kernels(raws, tiles, starts),
+            },
             compute_s=compute_s,
             named_s=named_s,
-        )
-
-    def _steps(
-        self,
-        raws: Sequence[RawStep],
-        tiles: Tiles,
-        starts: NDArray[np.float64],
-        accounts: NDArray[np.float64],
-    ) -> pa.Table:
-        columns: dict[str, Any] = {name: [raw.fields[name] for raw in raws] for name in raws[0].fields}
-        columns |= {account.column: accounts[:, index] for index, account in enumerate(ACCOUNTS)}
-        columns |= self._logged(raws)
-        return from_columns(
-            "steps",
-            columns
-            | {
-                "device": self._clock.device,
-                "start_s": starts,
-                "wall_s": tiles.walls,
-                "instrumented": [raw.instrumented for raw in raws],
-            },
+            exposed_s=_exposed(raws, tiles),
         )
 
     def _logged(self, raws: Sequence[RawStep]) -> dict[str, list[float | None]]:
@@ -152,27 +158,26 @@ class Breakdown:
                         f"{name} was changed in place after it was logged; log a copy to keep its value"
                     )
                     value = None
-                values.append(self._asked(name, value) if callable(value) else value)
+                elif callable(value):
+                    try:
+                        value = value()
+                    except Exception as error:
+                        self._note(f"a function for {name} raised {type(error).__name__}, so it was left out")
+                        value = None
+                    if not (isinstance(value, torch.Tensor) and value.numel() == 1):
+                        value = as_number(value)
+                values.append(value)
             numbers[name] = read_numbers(values)
         return numbers
-
-    def _asked(self, name: str, function: Any) -> Any:
-        """The result of a logged function, as a number."""
-        try:
-            value = function()
-        except Exception as error:
-            self._note(f"a function for {name} raised {type(error).__name__}, so it was left out")
-            return None
-        return value if isinstance(value, torch.Tensor) and value.numel() == 1 else as_number(value)
-
-    def _note(self, text: str) -> None:
-        if text not in self.problems:
-            self.problems.append(text)
 
     # -- layers ----------------------------------------------------------------------------------------------
 
     def _layers(
-        self, raws: Sequence[RawStep], tiles: Tiles, starts: NDArray[np.float64]
+        self,
+        raws: Sequence[RawStep],
+        tiles: Tiles,
+        starts: NDArray[np.float64],
+        busy: NDArray[np.float64],
     ) -> tuple[pa.Table | None, float, float]:
         """Layer rows of the instrumented steps, and the seconds in them: all, and those with a name."""
         marked = np.flatnonzero([raw.instrumented and self._wanted for raw in raws])
@@ -194,10 +199,19 @@ class Breakdown:
         step, column = marked[which], columns[entry]
         spans = tiles.seconds[step, column]
         seconds = spans * shares[entry]
+        traced: dict[str, Any] = {}
+        if not np.isnan(busy).all():
+            at = zip(step.tolist(), tiles.codes[column].tolist(), strict=True)
+            peaks = [(raws[index].trace, code) for index, code in at]
+            traced = {
+                "busy_s": busy[step, column] * shares[entry],
+                "idle_s": (spans - busy[step, column]) * shares[entry],
+                "memory_bytes": [trace and trace.peak_bytes.get(code) for trace, code in peaks],
+            }
         table = from_columns(
             "layers",
             {
-                **{name: _words([raw.fields[name] for raw in raws], step) for name in ("stage",)},
+                "stage": _words([raw.fields["stage"] for raw in raws], step),
                 **{
                     name: np.array([raw.fields[name] for raw in raws])[step]
                     for name in ("attempt", "step", "rank")
@@ -208,7 +222,7 @@ class Breakdown:
                 "start_s": starts[step] + began,
                 "seconds": seconds,
                 "calls": np.maximum(1, tiles.calls[step, column]),
-                **_traced(raws, step, tiles.codes[column], spans, shares[entry]),
+                **traced,
             },
         )
         unnamed = np.array([name == OTHER_LAYER for name in names])[entry]
@@ -219,24 +233,25 @@ class Breakdown:
         if self._version != self._hooks.version:
             self._version = self._hooks.version
             self._owners.clear()
+        if COLLECTIVES <= code < UNITS:
+            return None
         if code not in self._owners and (code >= OPTIMIZERS or code in PSEUDO):
-            self._owners[code] = self._make_owner(code)
+            units = self._hooks.units
+            phase, how, shares = Phase.UPDATE, How.MEASURED, np.ones(1)
+            if code >= UNITS:
+                unit, backward = divmod(code - UNITS, 2)
+                names, phase = [units[unit].name], Phase.BACKWARD if backward else Phase.FORWARD
+            elif code < OPTIMIZERS:
+                name, phase = PSEUDO[code]
+                names = [name]
+            else:
+                # No optimizer has a boundary per parameter: its time is split by bytes, and says so.
+                weights = self._hooks.update_weights(code - OPTIMIZERS) or {-1: 1.0}
+                names = [units[owner].name if owner >= 0 else OTHER_LAYER for owner in weights]
+                shares = np.array(list(weights.values()))
+                how, shares = How.ALLOCATED, shares / shares.sum()
+            self._owners[code] = OwnerRows(names, phase, how, shares)
         return self._owners.get(code)
-
-    def _make_owner(self, code: int) -> OwnerRows:
-        units = self._hooks.units
-        if code >= UNITS:
-            unit, backward = divmod(code - UNITS, 2)
-            phase = Phase.BACKWARD if backward else Phase.FORWARD
-            return OwnerRows([units[unit].name], phase, How.MEASURED, np.ones(1))
-        if code < OPTIMIZERS:
-            name, phase = PSEUDO[code]
-            return OwnerRows([name], phase, How.MEASURED, np.ones(1))
-        # No optimizer has a boundary per parameter: its time is split by parameter bytes, and says so.
-        weights = self._hooks.update_weights(code - OPTIMIZERS) or {-1: 1.0}
-        names = [units[owner].name if owner >= 0 else OTHER_LAYER for owner in weights]
-        shares = np.array(list(weights.values()))
-        return OwnerRows(names, Phase.UPDATE, How.ALLOCATED, shares / shares.sum())
 
     # -- kernels ---------------------------------------------------------------------------------------------
 
@@ -246,29 +261,26 @@ class Breakdown:
         for index, (raw, start) in enumerate(zip(raws, starts.tolist(), strict=True)):
             if raw.trace is None or not raw.trace.kernels:
                 continue
-            start -= clock_shift(raw.trace.kernels, _spans(tiles, index))
-            places = [self._place(kernel.code) for kernel in raw.trace.kernels]
-            tables.append(
-                from_columns(
-                    "kernels",
-                    {
-                        **{name: raw.fields[name] for name in ("stage", "attempt", "step", "rank")},
-                        "layer": [layer for layer, _ in places],
-                        "phase": [phase for _, phase in places],
-                        "kind": [kernel.kind for kernel in raw.trace.kernels],
-                        "name": [kernel.name for kernel in raw.trace.kernels],
-                        "stream": [kernel.stream for kernel in raw.trace.kernels],
-                        "start_s": [start + kernel.start_s for kernel in raw.trace.kernels],
-                        "seconds": [kernel.seconds for kernel in raw.trace.kernels],
-                    },
-                )
-            )
+            # First and last moment of each layer's pass in the step, where it ran once.
+            begins, seconds = tiles.starts[index], tiles.seconds[index]
+            once = (tiles.codes >= UNITS) & (tiles.calls[index] <= 1) & (seconds > 0)
+            bounds = zip(begins[once].tolist(), (begins + seconds)[once].tolist(), strict=True)
+            spans = dict(zip(tiles.codes[once].tolist(), bounds, strict=True))
+            start -= clock_shift(raw.trace.kernels, spans)
+            kernels = raw.trace.kernels
+            columns: dict[str, Any] = {name: raw.fields[name] for name in KEY}
+            places = [self._place(kernel.code) for kernel in kernels]
+            columns["layer"], columns["phase"] = zip(*places, strict=True)
+            for name in ("kind", "name", "stream", "seconds"):
+                columns[name] = [getattr(kernel, name) for kernel in kernels]
+            columns["start_s"] = [start + kernel.start_s for kernel in kernels]
+            tables.append(from_columns("kernels", columns))
         return pa.concat_tables(tables) if tables else None
 
     def _place(self, code: int) -> tuple[str, str]:
         owner = self._owner(code)
         if owner is None:  # work of the recorder itself counts as host time
-            account = ACCOUNTS[code] if code < len(ACCOUNTS) else Account.HOST
+            account = ACCOUNTS[int(account_of(np.array([code]))[0])]
             return OTHER_LAYER, (Account.HOST if account is Account.INSTRUMENT else account).value
         return (owner.layers[0] if len(owner.layers) == 1 else OTHER_LAYER), owner.phase
 
@@ -286,47 +298,30 @@ def _words(words: Sequence[str], index: NDArray[np.int64]) -> pa.DictionaryArray
     )
 
 
-def _spans(tiles: Tiles, index: int) -> dict[int, tuple[float, float]]:
-    """First and last moment of each layer's pass in a step, where it ran once."""
-    return {
-        int(code): (float(begin), float(begin + seconds))
-        for code, begin, seconds, calls in zip(
-            tiles.codes, tiles.starts[index], tiles.seconds[index], tiles.calls[index], strict=True
-        )
-        if code >= UNITS and calls <= 1 and seconds > 0
-    }
+def _bubbles(raws: Sequence[RawStep], tiles: Tiles) -> dict[str, NDArray[np.float64]]:
+    """Seconds of a pipeline's bubbles by step and cause; NaN in others, and in steps with a kernel trace.
+
+    Idle time of a traced step is known by its kernels; where it has bubbles too, nobody could tell which.
+    """
+    seconds = np.zeros((len(raws), len(CAUSES)))
+    here = (tiles.codes >= BUBBLES) & (tiles.codes < UNITS)
+    np.add.at(seconds.T, (tiles.codes[here] - BUBBLES) // len(POINT_TO_POINT), tiles.seconds[:, here].T)
+    waits = np.count_nonzero(tiles.calls[:, here], axis=1)
+    unknown = [raw.trace is not None or not waits[place] for place, raw in enumerate(raws)]
+    seconds[unknown] = np.nan
+    return {f"bubble_{cause}_s": seconds[:, place] for place, cause in enumerate(CAUSES)}
 
 
-def _traced(
-    raws: Sequence[RawStep],
-    step: NDArray[np.int64],
-    codes: NDArray[np.int64],
-    spans: NDArray[np.float64],
-    shares: NDArray[np.float64],
-) -> dict[str, Any]:
-    """Busy and idle time and memory of layer rows, where a kernel trace knows them."""
-    if all(raw.trace is None for raw in raws):
-        return {}
-    busy = np.full(len(step), np.nan)
-    memory: list[int | None] = [None] * len(step)
-    for row, (index, code) in enumerate(zip(step.tolist(), codes.tolist(), strict=True)):
-        trace: StepTrace | None = raws[index].trace
-        if trace is not None:
-            busy[row] = min(trace.busy_s.get(code, 0.0), spans[row])
-            memory[row] = trace.peak_bytes.get(code)
-    return {"busy_s": busy * shares, "idle_s": (spans - busy) * shares, "memory_bytes": memory}
-
-
-def _split_idle(accounts: NDArray[np.float64], index: int, tiles: Tiles, trace: StepTrace) -> None:
-    """On a traced step the compute accounts hold busy time and `idle` what was left of their spans."""
-    busy = np.zeros(len(ACCOUNTS))
-    places = account_of(tiles.codes)
-    for column, code in enumerate(tiles.codes.tolist()):
-        busy[places[column]] += min(trace.busy_s.get(code, 0.0), float(tiles.seconds[index, column]))
-    compute = [CODE[account] for account in COMPUTE]
-    spans = accounts[index, compute]
-    accounts[index, compute] = np.minimum(spans, busy[compute])
-    accounts[index, IDLE] = float((spans - accounts[index, compute]).sum())
+def _exposed(raws: Sequence[RawStep], tiles: Tiles) -> dict[str, float]:
+    """Seconds of waiting by kind of collective, over the training steps; bubbles are such waits, too."""
+    training = [raw.fields["stage"] is Stage.TRAIN for raw in raws]
+    totals = tiles.seconds[training].sum(axis=0)
+    exposed: dict[str, float] = {}
+    for code, seconds in zip(tiles.codes.tolist(), totals.tolist(), strict=True):
+        if COLLECTIVES <= code < UNITS:
+            kind = (*KINDS, *POINT_TO_POINT * len(CAUSES))[code - COLLECTIVES]
+            exposed[kind] = exposed.get(kind, 0.0) + seconds
+    return exposed
 
 
 def check(walls: NDArray[np.float64], accounts: NDArray[np.float64]) -> None:

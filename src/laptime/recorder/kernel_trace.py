@@ -3,8 +3,8 @@
 Each mark of a traced step leaves a zero-length annotation in the trace. A kernel belongs to the mark that was
 last set when the host launched it (kernel and launch share a correlation number); an operator on the CPU, to
 the mark before its own start. CUPTI drops records at the start of a session and can leave a slowdown behind,
-so a step is traced in advance to warm up, launches and records are counted, and the recorder compares bare
-steps before and after.
+so a step is traced in advance to warm up, launches and records are counted, and bare steps before and after
+are compared.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ import math
 import os
 import tempfile
 from bisect import bisect_right
-from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -25,7 +25,9 @@ import torch
 from numpy.typing import NDArray
 from torch.profiler import profile
 
-from laptime.model.intervals import union
+from laptime.files.read import open_text
+from laptime.model import ratio_interval
+from laptime.model.layers import union
 from laptime.recorder.backends import Backend
 from laptime.recorder.timeline import RawStep, resolved
 
@@ -34,6 +36,7 @@ ENDER = "laptime end "
 DEVICE_KINDS = {"kernel": "kernel", "gpu_memcpy": "copy", "gpu_memset": "memset"}
 MOST_RETRIES = 3
 LAUNCHES = ("_runtime", "_driver")  # ends of categories: cuda_runtime (AMD's too), xpu_driver, …
+FEWEST, MOST = 5, 32  # steps before and after a trace that are compared
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,8 +107,15 @@ class KernelTracer:
             self.wanted.clear()
             return
         self._profiler = profile(activities=self._backend.activities, profile_memory=True, acc_events=True)
-        with _quiet():
+        # Kineto reads this once, at its first session; otherwise it announces each start and stop on stderr.
+        quiet = "KINETO_LOG_LEVEL" not in os.environ
+        if quiet:
+            os.environ["KINETO_LOG_LEVEL"] = "99"
+        try:
             self._profiler.start()
+        finally:
+            if quiet:  # nothing that the script starts should inherit it
+                del os.environ["KINETO_LOG_LEVEL"]
 
     def on_mark(self, index: int) -> None:
         """Leave an annotation for mark number `index` of the running step."""
@@ -146,27 +156,10 @@ class KernelTracer:
             return []
         self._backend.synchronize()
         profiler.stop()
-        handle, path = tempfile.mkstemp(suffix=".json", prefix="laptime-")
-        os.close(handle)
-        try:
-            profiler.export_chrome_trace(path)
-            with open(path, encoding="utf-8") as file:
+        with tempfile.NamedTemporaryFile(suffix=".json", prefix="laptime-") as place:
+            profiler.export_chrome_trace(place.name)
+            with open_text(place.name) as file:
                 return list(json.load(file)["traceEvents"])
-        finally:
-            os.unlink(path)
-
-
-@contextmanager
-def _quiet() -> Iterator[None]:
-    """Kineto reads this once, at its first session; otherwise it announces each start and stop on stderr."""
-    if "KINETO_LOG_LEVEL" in os.environ:
-        yield
-        return
-    os.environ["KINETO_LOG_LEVEL"] = "99"
-    try:
-        yield
-    finally:
-        del os.environ["KINETO_LOG_LEVEL"]  # nothing that the script starts should inherit it
 
 
 def read_trace(events: Iterable[dict[str, Any]], number: int, codes: Sequence[int]) -> StepTrace:
@@ -191,20 +184,26 @@ def read_trace(events: Iterable[dict[str, Any]], number: int, codes: Sequence[in
 
     on_device = _device_kernels(spans, owner, times[0], trace)
     if on_device:
-        trace.kernels, trace.busy_s = on_device, _busy_on_device(on_device)
+        by_owner: dict[int, list[tuple[float, float]]] = defaultdict(list)
+        for kernel in on_device:
+            by_owner[kernel.code].append((kernel.start_s, kernel.start_s + kernel.seconds))
+        # Seconds in which at least one kernel or copy of an owner ran: streams may overlap.
+        busy = {code: sum(end - start for start, end in union(times)) for code, times in by_owner.items()}
+        trace.kernels, trace.busy_s = on_device, busy
     else:
         trace.kernels = _operators(spans, owner, times[0])
         trace.busy_s = _busy_on_host(spans, [*times, end], [codes[index] for _, index in marks])
-    _memory(events, owner, trace, on_device=bool(on_device))
+    # Highest allocation while each owner ran, and what it left allocated, as the allocator told it.
+    for event in events:
+        if event.get("name") != "[memory]":
+            continue
+        args, code = event["args"], owner(event["ts"])
+        if code is None or (args.get("Device Type", 0) != 0) != bool(on_device):  # 0: the CPU
+            continue
+        total = int(args.get("Total Allocated", 0))
+        trace.peak_bytes[code] = max(trace.peak_bytes.get(code, 0), total)
+        trace.kept_bytes[code] = trace.kept_bytes.get(code, 0) + int(args.get("Bytes", 0))
     return trace
-
-
-def _busy_on_device(kernels: Iterable[TracedKernel]) -> dict[int, float]:
-    """Seconds in which at least one kernel or copy of an owner ran: streams may overlap."""
-    by_owner: dict[int, list[tuple[float, float]]] = defaultdict(list)
-    for kernel in kernels:
-        by_owner[kernel.code].append((kernel.start_s, kernel.start_s + kernel.seconds))
-    return {code: sum(end - start for start, end in union(times)) for code, times in by_owner.items()}
 
 
 def _busy_on_host(
@@ -257,43 +256,63 @@ def _operators(
             threads[event["tid"]].append(event)
     operators = []
     for tid, events in threads.items():
-        for event, own in _own_times(events):
+        events.sort(key=lambda event: (event["ts"], -event["dur"]))
+        own = [float(event["dur"]) for event in events]
+        stack: list[int] = []
+        for index, event in enumerate(events):
+            while stack and events[stack[-1]]["ts"] + events[stack[-1]]["dur"] <= event["ts"]:
+                stack.pop()
+            if stack:
+                own[stack[-1]] -= event["dur"]
+            stack.append(index)
+        for event, seconds in zip(events, own, strict=True):
             code = owner(event["ts"])
-            if code is not None and own > 0:
+            if code is not None and seconds > 0:
                 start = (event["ts"] - origin) * 1e-6
-                operators.append(TracedKernel(code, "operator", event["name"], int(tid), start, own * 1e-6))
+                name = event["name"]
+                operators.append(TracedKernel(code, "operator", name, int(tid), start, seconds * 1e-6))
     return operators
 
 
-def _own_times(events: list[dict[str, Any]]) -> list[tuple[dict[str, Any], float]]:
-    events.sort(key=lambda event: (event["ts"], -event["dur"]))
-    own = [float(event["dur"]) for event in events]
-    stack: list[int] = []
-    for index, event in enumerate(events):
-        while stack and events[stack[-1]]["ts"] + events[stack[-1]]["dur"] <= event["ts"]:
-            stack.pop()
-        if stack:
-            own[stack[-1]] -= event["dur"]
-        stack.append(index)
-    return list(zip(events, own, strict=True))
+def clock_shift(kernels: Iterable[TracedKernel], spans: Mapping[int, tuple[float, float]]) -> float:
+    """Seconds to take off the kernels' starts; 0 where they lie inside their owners' spans already.
+
+    A trace counts from when the host set the first mark of a step, the marks' events from when the device
+    reached it; behind a full queue that is milliseconds later. What a layer launches runs after the event
+    before it and ends before the event after it, which bounds how far the two clocks are apart.
+
+    Only the busiest stream counts, which is the one that the events are on. `spans` are first and last moment
+    of owners that had one interval. Where no shift fits all, the middle of the bounds is least wrong.
+    """
+    on_device = [kernel for kernel in kernels if kernel.kind != "operator"]
+    if not on_device:
+        return 0.0
+    stream = Counter(kernel.stream for kernel in on_device).most_common(1)[0][0]
+    own = [kernel for kernel in on_device if kernel.stream == stream and kernel.code in spans]
+    if not own:
+        return 0.0
+    least = max(kernel.start_s + kernel.seconds - spans[kernel.code][1] for kernel in own)
+    most = min(kernel.start_s - spans[kernel.code][0] for kernel in own)
+    return min(max(0.0, least), most) if least <= most else (least + most) / 2
 
 
-def _memory(
-    events: Iterable[dict[str, Any]],
-    owner: Callable[[float], int | None],
-    trace: StepTrace,
+def slowdown_after(
+    steps: NDArray[np.int64],
+    walls: NDArray[np.float64],
+    marked: NDArray[np.bool_],
     *,
-    on_device: bool,
-) -> None:
-    """Highest allocation while each owner ran, and what it left allocated, as the allocator told it."""
-    for event in events:
-        if event.get("name") != "[memory]":
-            continue
-        args = event["args"]
-        if (args.get("Device Type", 0) != 0) != on_device:  # 0: the CPU
-            continue
-        code = owner(event["ts"])
-        if code is not None:
-            total = int(args.get("Total Allocated", 0))
-            trace.peak_bytes[code] = max(trace.peak_bytes.get(code, 0), total)
-            trace.kept_bytes[code] = trace.kept_bytes.get(code, 0) + int(args.get("Bytes", 0))
+    began: int,
+    ended: int,
+) -> dict[str, Any] | None:
+    """Whether kernel traces left a slowdown behind: steps after the last one beside those before the first.
+
+    Compares like with like: bare steps where there are enough, steps with layer marks where not. The ratio
+    comes with its interval; None with too few steps to tell.
+    """
+    for kind, name in ((False, "bare"), (True, "marked")):
+        before = walls[(steps < began) & (marked == kind)][-MOST:]
+        after = walls[(steps >= ended) & (marked == kind)][:MOST]
+        if min(len(before), len(after)) >= FEWEST:
+            ratio, low, high = ratio_interval(after.tolist(), before.tolist())
+            return {"ratio": ratio, "low": low, "high": high, "clean": low <= 1.0, "steps": name}
+    return None

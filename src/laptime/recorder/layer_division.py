@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import difflib
 import weakref
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 
 import torch
 from torch import nn
@@ -19,10 +19,8 @@ from torch.nn.utils.parametrize import is_parametrized, type_before_parametrizat
 
 from laptime.errors import UnknownGranularity
 from laptime.model import Layer
-from laptime.recorder.module_calls import compiled_call
 
 Granularity = str | int | Mapping[str, str | Sequence[str]]
-
 
 GONE = nn.Module()
 
@@ -53,6 +51,14 @@ class LayerUnit:
         return GONE if module is None else module
 
     @property
+    def ancestors(self) -> Iterator[LayerUnit]:
+        """The units that this one is inside of, the nearest first."""
+        unit = self.parent
+        while unit is not None:
+            yield unit
+            unit = unit.parent
+
+    @property
     def layer(self) -> int:
         """The index under which this unit's time and parameters are kept when it is a layer."""
         return self.index if self.leader is None else self.leader.index
@@ -60,13 +66,14 @@ class LayerUnit:
 
 def is_compiled(module: nn.Module) -> bool:
     """Whether calling this module enters a region that torch.compile owns: hooks inside it never fire."""
-    return hasattr(module, "_torchdynamo_orig_callable") or compiled_call(module) is not None
+    in_place = vars(module).get("_compiled_call_impl")  # where `module.compile()` leaves the compiled call
+    return hasattr(module, "_torchdynamo_orig_callable") or in_place is not None
 
 
-def walk(module: nn.Module, path: str = "") -> Iterator[tuple[str, nn.Module, str | None]]:
+def walk(root: nn.Module) -> Iterator[tuple[str, nn.Module, str | None]]:
     """(path, module, parent's path) of every module, each once, not entering compiled regions."""
     seen: set[int] = set()
-    stack: list[tuple[str, nn.Module, str | None]] = [(path, module, None)]
+    stack: list[tuple[str, nn.Module, str | None]] = [("", root, None)]
     while stack:
         here, current, parent = stack.pop()
         if id(current) in seen:
@@ -90,10 +97,6 @@ def own_parameters(module: nn.Module, *, recurse: bool = False) -> Iterator[nn.P
         yield from module.parametrizations.parameters()  # type: ignore[union-attr]
 
 
-def _owns_matrix(module: nn.Module) -> bool:
-    return any(_is_lazy(parameter) or parameter.dim() >= 2 for parameter in own_parameters(module))
-
-
 def _is_lazy(parameter: torch.Tensor) -> bool:
     """Whether its shape is known only after the first call: torch raises when it is read before."""
     return isinstance(parameter, nn.parameter.UninitializedParameter)
@@ -105,8 +108,18 @@ def _is_leaf(module: nn.Module) -> bool:
     )
 
 
-def _never_called(module: nn.Module) -> bool:
-    return isinstance(module, nn.ModuleList | nn.ModuleDict | nn.ParameterList | nn.ParameterDict)
+def _has_matrix(module: nn.Module) -> bool:
+    return any(_is_lazy(parameter) or parameter.dim() >= 2 for parameter in own_parameters(module))
+
+
+def _computes(module: nn.Module) -> bool:
+    own = _is_leaf(module) or any(True for _ in own_parameters(module))
+    return own and not isinstance(module, _Loss)
+
+
+def has_parameters(module: nn.Module) -> bool:
+    """Whether a module is more than a metric or a criterion that lives in the module tree."""
+    return next(module.parameters(), None) is not None
 
 
 class Division:
@@ -115,12 +128,10 @@ class Division:
     def __init__(
         self, root: nn.Module, *, granularity: Granularity, network: int, prefix: str, first: int
     ) -> None:
-        self._root = weakref.ref(root)
         self._described: dict[int, Layer] = {}
         self.units: list[LayerUnit] = []
-        self.calls: list[LayerUnit] = []  # in the order of their first calls
-        self._called: set[int] = set()
-        self._resolved_calls = 0
+        self.calls: dict[int, LayerUnit] = {}  # by index, in the order of their first calls
+        self._resolved_calls = -1  # units that had been called when the layers were decided; -1: not yet
         by_path: dict[str | None, LayerUnit] = {}
         leaders: dict[str, LayerUnit] = {}
         named = candidates(root, granularity)
@@ -142,69 +153,58 @@ class Division:
                 unit.leader = leaders[group]
             by_path[path] = unit
             self.units.append(unit)
-        self.resolved = False
+
+    @property
+    def resolved(self) -> bool:
+        """Whether the layers have been decided."""
+        return self._resolved_calls >= 0
 
     @property
     def root(self) -> nn.Module:
         """The network; an empty module once it is gone."""
-        root = self._root()
-        return GONE if root is None else root
+        return self.units[0].module
 
     def call(self, unit: LayerUnit) -> None:
         """A unit was called; only its first call counts."""
-        if unit.index not in self._called:
-            self._called.add(unit.index)
-            self.calls.append(unit)
+        unit.called = True
+        self.calls.setdefault(unit.index, unit)
 
     def resolve(self) -> None:
         """Decide the layers from the calls so far, and which layer owns each other unit. May be repeated."""
-        if self.resolved and len(self.calls) == self._resolved_calls:
+        if len(self.calls) == self._resolved_calls:
             return
-        self._resolved_calls = len(self.calls)
-        for unit in self.calls:
-            unit.called = True
         for unit in self.units:
             unit.is_layer = unit.candidate and unit.called
         for unit in self.units:
             if unit.candidate and not unit.called and not unit.shared and has_parameters(unit.module):
-                self._promote_ancestor(unit)
+                for ancestor in unit.ancestors:
+                    if ancestor.called:
+                        ancestor.is_layer = True
+                        break
         for unit in self.units:
             if unit.is_layer and unit.leader is not None:
                 unit.leader.is_layer = True
         if not any(unit.is_layer for unit in self.units):
             self.units[0].is_layer = True  # a network without weights is one layer: itself
         self._assign_owners()
-        self.resolved = True
-
-    def _promote_ancestor(self, unit: LayerUnit) -> None:
-        ancestor = unit.parent
-        while ancestor is not None and not ancestor.called:
-            ancestor = ancestor.parent
-        if ancestor is not None:
-            ancestor.is_layer = True
+        self._resolved_calls = len(self.calls)
 
     def _assign_owners(self) -> None:
         """A layer owns what runs until the next layer starts."""
         current: LayerUnit | None = None
-        first: LayerUnit | None = next((unit for unit in self.calls if unit.is_layer), None)
+        first: LayerUnit | None = next((unit for unit in self.calls.values() if unit.is_layer), None)
         owners: dict[int, LayerUnit | None] = {}
-        for unit in self.calls:
+        for unit in self.calls.values():
             current = unit if unit.is_layer else current
-            owners.setdefault(unit.index, current or first)
+            owners[unit.index] = current or first
         previous = first
         for unit in self.units:
             unit.owner = owners.get(unit.index) or _called_ancestor_owner(unit, owners) or previous
             previous = unit.owner
 
-    def _first_calls(self) -> dict[int, int]:
-        return {unit.index: rank for rank, unit in reversed(list(enumerate(self.calls)))}
-
-    def _first_layer_calls(self) -> dict[int, int]:
-        return {unit.layer: rank for rank, unit in reversed(list(enumerate(self.calls)))}
-
     def layers(self) -> list[LayerUnit]:
         """The layers, in the order in which they were first called."""
-        order = self._first_layer_calls()
+        order = {unit.layer: rank for rank, unit in reversed(list(enumerate(self.calls.values())))}
         layers = [unit for unit in self.units if unit.is_layer and unit.leader is None]
         return sorted(layers, key=lambda unit: order.get(unit.index, len(order)))
 
@@ -213,7 +213,7 @@ class Division:
 
         `claimed` holds the ids of those that have an owner, in this network or in one before it.
         """
-        order = self._first_calls()
+        order = {index: rank for rank, index in enumerate(self.calls)}
         first_user = sorted(self.units, key=lambda unit: order.get(unit.index, len(self.calls) + unit.index))
         result: dict[int, list[torch.Tensor]] = {}
         for unit in first_user:
@@ -228,34 +228,28 @@ class Division:
         """The layers as plain values, by unit index."""
         if self.root is not GONE:
             owned = self.parameters_by_layer(claimed)
-            self._described = {
-                unit.index: describe(unit, owned.get(unit.index, [])) for unit in self.layers()
-            }
+            self._described = {}
+            for unit in self.layers():
+                kind = type_before_parametrizations(_original(unit.module)).__name__
+                parameters = owned.get(unit.index, [])
+                self._described[unit.index] = Layer(
+                    name=unit.name,
+                    path=unit.path,
+                    kind=f"compiled {kind}" if unit.compiled else kind,
+                    parameters=sum(p.numel() for p in parameters),
+                    parameter_bytes=sum(p.numel() * p.element_size() for p in parameters),
+                    trainable=any(p.requires_grad for p in parameters) or not parameters,
+                    compiled=unit.compiled,
+                )
         return self._described
 
 
-def describe(unit: LayerUnit, parameters: Sequence[torch.Tensor]) -> Layer:
-    """A layer as a plain value."""
-    kind = type_before_parametrizations(_original(unit.module)).__name__
-    return Layer(
-        name=unit.name,
-        path=unit.path,
-        kind=f"compiled {kind}" if unit.compiled else kind,
-        parameters=sum(p.numel() for p in parameters),
-        parameter_bytes=sum(p.numel() * p.element_size() for p in parameters),
-        trainable=any(p.requires_grad for p in parameters) or not parameters,
-        compiled=unit.compiled,
-    )
-
-
 def _called_ancestor_owner(unit: LayerUnit, owners: Mapping[int, LayerUnit | None]) -> LayerUnit | None:
-    ancestor = unit.parent
-    while ancestor is not None:
+    for ancestor in unit.ancestors:
         if ancestor.is_layer:
             return ancestor
         if ancestor.index in owners and ancestor.parent is not None:
             return owners[ancestor.index]
-        ancestor = ancestor.parent
     return None
 
 
@@ -264,20 +258,12 @@ def _original(module: nn.Module) -> nn.Module:
     return original if isinstance(original, nn.Module) else module
 
 
-def has_parameters(module: nn.Module) -> bool:
-    """Whether a module is more than a metric or a criterion that lives in the module tree."""
-    return next(module.parameters(), None) is not None
-
-
 def candidates(root: nn.Module, granularity: Granularity) -> dict[str, str | None]:
     """Paths that may become layers, each with a name of its own or None for its path."""
     if granularity == "layer":
-        return {path: None for path, module, _ in walk(root) if _owns_matrix(module)}
+        return dict.fromkeys(path for path, module, _ in walk(root) if _has_matrix(module))
     if granularity == "module":
-        modules = (
-            (path, module) for path, module, _ in walk(root) if _is_leaf(module) or _owns_parameter(module)
-        )
-        return {path: None for path, module in modules if not isinstance(module, _Loss)}
+        return dict.fromkeys(path for path, module, _ in walk(root) if _computes(module))
     if isinstance(granularity, bool):
         raise UnknownGranularity("layers= takes 'layer', 'module', a depth or a mapping, not a bool")
     if isinstance(granularity, int):
@@ -290,15 +276,12 @@ def candidates(root: nn.Module, granularity: Granularity) -> dict[str, str | Non
     )
 
 
-def _owns_parameter(module: nn.Module) -> bool:
-    return next(own_parameters(module), None) is not None
-
-
 def _at_depth(root: nn.Module, depth: int) -> dict[str, str | None]:
     if depth < 0:
         raise UnknownGranularity(f"layers={depth}: a depth counts from 0 (the whole network)")
     paths: dict[str, str | None] = {}
-    uncallable = {path for path, module, _ in walk(root) if _never_called(module)}
+    lists = (nn.ModuleList, nn.ModuleDict, nn.ParameterList, nn.ParameterDict)
+    uncallable = {path for path, module, _ in walk(root) if isinstance(module, lists)}
     for path, module, parent in walk(root):
         level = path.count(".") + 1 if path else 0
         # Lists cannot be called: their items stand in for them, one level further down.
@@ -323,3 +306,23 @@ def _as_mapped(root: nn.Module, mapping: Mapping[str, str | Sequence[str]]) -> d
                 raise UnknownGranularity(f"layers[{name!r}]: the network has no module {target!r}; {hint}")
             layer_names[target] = name
     return layer_names
+
+
+# -- the networks of a recording ---------------------------------------------------------------------------
+
+
+@dataclass(slots=True, eq=False)
+class WatchedNetwork:
+    """A network under observation."""
+
+    name: str
+    division: Division
+    undo: list[Callable[[], None]] = field(default_factory=list)
+    discovery: list[Callable[[], None]] = field(default_factory=list)  # while its layers are being found
+    forwards: int = 0
+    trained: bool = False  # a discovering pass was in training mode
+    searches: int = 0
+
+    @property
+    def root(self) -> nn.Module:
+        return self.division.root

@@ -1,15 +1,19 @@
 """The workload of a recorded loop, read off its own first training step.
 
-While the step's forward passes, loss functions and backward passes run, a dispatch mode reads operations. It
-is put on and taken off around each of them, so it is never on while other code runs. The step is the first
-of its stage, which warms up and counts in no table. What cannot be read leaves a reason and no workload; it
-never ends a training. Operations of a loss that is written out by hand are not read in its forward part.
+While the step's forward passes, loss functions and backward passes run, a dispatch mode reads operations and
+changes nothing about them. It is put on and taken off around each of them, so it is never on while other code
+runs. The step is the first of its stage, which warms up and counts in no table. What cannot be read leaves a
+reason and no workload; it never ends a training. Operations of a loss that is written out by hand are not
+read in its forward part.
 """
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable, Sequence
+import time
+from bisect import bisect_right
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -17,16 +21,94 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 
-from laptime.capture.optimizer_ops import updates
-from laptime.model import Account, Memory, Operation, Phase, Workload
+from laptime.capture.op_reader import Alive, Reader, has_storage, step_memory, updates
+from laptime.model import LOSS_LAYER, Account, Operation, Phase, Workload
 from laptime.ops.optimizers import UpdateRule, assumed_rule
+from laptime.ops.registry import translated
+from laptime.ops.sizes import tensors_in
+from laptime.recorder.autograd_graph import sequence_number
 from laptime.recorder.backends import accelerators
+from laptime.recorder.guard import RecordingPart, shielded
 from laptime.recorder.layer_division import Division, LayerUnit, is_compiled
-from laptime.recorder.live_reader import StepReader
 from laptime.recorder.loss_end import compiles
 
 NO_OPTIMIZER = "the recording knows no optimizer, so the update is left out"
 PRECISIONS = {"bfloat16": "bf16", "float16": "fp16"}
+MOST = 100_000  # operations of a step; beyond, a loop in Python is being read, and reading would take seconds
+MOST_S = 20.0  # for the same reason
+
+
+class StepReader(Reader):
+    """Reads a real step: its values are there, so nothing is assumed."""
+
+    supports_higher_order_operators = True  # without it those of torch (`flex_attention`, `cond`) raise
+
+    def __init__(self) -> None:
+        super().__init__(Alive())
+        self._began = time.monotonic()
+        self.units: list[LayerUnit | None]  # entered one after the other; None: the network was left
+        self.problem: str | None = None
+        self.inputs = 0  # bytes that came from outside: the batch and its labels
+        self.rows: int | None = None  # of the first tensor among these
+
+    def entered(self, unit: LayerUnit | None) -> None:
+        """A module begins, or the forward pass is over."""
+        self.units.append(unit)
+        self.enter(sequence_number())
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        out = func(*args, **(kwargs or {}))
+        if self.problem is None:
+            try:
+                self._see(func, args, kwargs or {}, out)
+            except Exception as error:  # an unforeseen kind of operation
+                self.problem = f"{func} cannot be read ({type(error).__name__})"
+        return out
+
+    def _see(self, func: Any, args: Any, kwargs: Any, out: Any) -> None:
+        if not isinstance(func, torch._ops.OpOverload):
+            raise NotImplementedError  # a higher-order operator: what it runs inside cannot be seen
+        for tensor in tensors_in((*args, *kwargs.values())):
+            if has_storage(tensor) and tensor.untyped_storage()._cdata not in self.alive.known:
+                # It existed before the step: the batch and its labels.
+                if self.rows is None and tensor.dim():
+                    self.rows = int(tensor.shape[0])
+                self.inputs += tensor.numel() * tensor.element_size()
+                self.alive.disregard([tensor])
+        super()._see(func, args, kwargs, out)
+
+    def _named(self, name: str, func: Any, args: Any, kwargs: Any) -> tuple[str, Any]:
+        if len(self.found) >= MOST or time.monotonic() - self._began > MOST_S:
+            raise OverflowError("its first step is too long")
+        return translated(name, func, args, kwargs)
+
+    def _place(self, node: Any) -> tuple[Phase, int]:
+        """The phase, and the place of its owner in `units`."""
+        if node is None:
+            return self.phase, len(self.units) - 1 if self.in_network else -1
+        return Phase.BACKWARD, bisect_right(self._entries, node._sequence_nr()) - 1
+
+    def operations(self) -> list[Operation]:
+        """Each with the name of its layer: the last one entered before it, or the first of its pass."""
+        names = list(_names(self.units))
+        return [
+            replace(operation, layer=names[place]) if place >= 0 else operation
+            for operation, place in self.found
+        ]
+
+
+def _names(units: Sequence[LayerUnit | None]) -> Iterator[str]:
+    """The owner's name after each entry; once the network was left, the loss."""
+    current = LOSS_LAYER
+    for place, unit in enumerate(units):
+        if unit is None:
+            current = LOSS_LAYER
+        elif unit.is_layer:
+            current = (unit.leader or unit).name
+        elif current == LOSS_LAYER:
+            layers = (later for later in units[place:] if later is not None and later.is_layer)
+            current = next(((layer.leader or layer).name for layer in layers), LOSS_LAYER)
+        yield current
 
 
 class Reading:
@@ -44,6 +126,7 @@ class Reading:
 
     # -- while a step runs ---------------------------------------------------------------------------------
 
+    @shielded(RecordingPart.WORKLOAD)
     def begin_forward(self, root: nn.Module) -> None:
         """A forward pass begins: of a network, or of a part that is called by itself."""
         if self.done or self._on or _transforms():
@@ -57,14 +140,17 @@ class Reading:
                 return
             self._reader, self._thread = StepReader(), threading.get_ident()
         if threading.get_ident() == self._thread:
-            self._reader.alive.disregard(_kept(root))
+            parameters = list(root.parameters())
+            gradients = [p.grad for p in parameters if p.is_leaf and p.grad is not None]
+            self._reader.alive.disregard([*parameters, *root.buffers(), *gradients])
             self._put_on(self._reader, Phase.FORWARD, in_network=True)
 
+    @shielded(RecordingPart.WORKLOAD)
     def entered(self, unit: LayerUnit) -> None:
-        """A module is called."""
         if self._reader is not None and threading.get_ident() == self._thread:
             self._reader.entered(unit)
 
+    @shielded(RecordingPart.WORKLOAD)
     def end_forward(self, *, raised: bool) -> None:
         """The forward pass is over; what was raised in it may be caught, and another batch tried."""
         if self._reader is not None and self._on and threading.get_ident() == self._thread:
@@ -73,6 +159,7 @@ class Reading:
             if raised:
                 self._reader.problem = "its forward pass raised"
 
+    @shielded(RecordingPart.WORKLOAD)
     def enter(self, phase: Phase) -> bool:
         """Read a loss function, or a backward pass, that begins here; whether `leave` is to be called."""
         reader = self._reader
@@ -82,11 +169,12 @@ class Reading:
             reader.held = reader.alive.now
         return self._put_on(reader, phase)
 
+    @shielded(RecordingPart.WORKLOAD)
     def leave(self) -> None:
-        """Stop reading."""
         if self._reader is not None:
             self._take_off(self._reader)
 
+    @shielded(RecordingPart.WORKLOAD)
     def end_step(self, *, trains: bool, samples: int | None) -> None:
         """The step is over; a training step ends the reading."""
         reader, self._reader = self._reader, None
@@ -127,7 +215,6 @@ class Reading:
 
     @property
     def facts(self) -> dict[str, Any]:
-        """Facts for the run's summary."""
         reason = self.reason or (None if self.step else "no forward pass of the network was seen")
         return {"read": self.step is not None, "reason": reason}
 
@@ -137,18 +224,29 @@ class Reading:
         if reader is None:
             return None
         operations = reader.operations()
-        precision = _precision(operations)
+        flops: dict[str, int] = {}
+        for operation in operations:
+            flops[operation.dtype] = flops.get(operation.dtype, 0) + operation.flops
+        most = max(flops, key=lambda dtype: flops[dtype], default="")  # the type of most products
+        trained: list[tuple[UpdateRule, list[Tensor]]] = []  # what each optimizer does, and to what
+        notes = [] if optimizers or not self.trains else [NO_OPTIMIZER]
         if self.trains:
+            for optimizer in optimizers:
+                rule, note = update_of(optimizer)
+                tensors = [tensor for group in optimizer.param_groups for tensor in group["params"]]
+                trained.append((rule, [tensor for tensor in tensors if tensor.requires_grad]))
+                notes += [note] if note is not None else []
             operations += [update for division in divisions for update in _updates(division, optimizers)]
         else:
             operations = [operation for operation in operations if operation.account is Account.FORWARD]
-        memory = _memory(reader, divisions, optimizers if self.trains else ())
+        networks = [division.root for division in divisions]
+        memory = step_memory(reader, networks, trained, inputs=reader.inputs)
         samples = self.samples or reader.rows or 1
-        parameters = _once(parameter for division in divisions for parameter in division.root.parameters())
+        parameters = {id(tensor): tensor for network in networks for tensor in network.parameters()}.values()
         return Workload(
-            network=" and ".join(type(division.root).__name__ for division in divisions),
+            network=" and ".join(type(network).__name__ for network in networks),
             batch=samples,
-            precision=precision,
+            precision=PRECISIONS.get(most, "fp32"),
             mode="training" if self.trains else "inference",
             parameters=sum(parameter.numel() for parameter in parameters),
             tensors=sum(parameter.requires_grad for parameter in parameters),
@@ -156,7 +254,7 @@ class Reading:
             layers=tuple(unit.name for division in divisions for unit in division.layers()),
             operations=tuple(operations),
             memory=memory,
-            notes=_notes(optimizers) if self.trains else (),
+            notes=tuple(dict.fromkeys(notes)),
         )
 
 
@@ -168,9 +266,8 @@ def hindrance(root: nn.Module) -> str | None:
         return "the network is TorchScript"
     if torch.distributed.is_available() and torch.distributed.is_initialized():
         return "several processes train together"
-    known = {"cpu", *(backend.type for backend in accelerators())}
     types = {parameter.device.type for parameter in root.parameters()}
-    if not types <= known:
+    if not types <= {"cpu", *(backend.type for backend in accelerators())}:
         return f"the network is on {', '.join(sorted(types))}"
     return None
 
@@ -178,27 +275,6 @@ def hindrance(root: nn.Module) -> str | None:
 def _transforms() -> bool:
     """Whether the code runs inside `torch.func`, which keeps a stack of its own."""
     return torch._C._functorch.peek_interpreter_stack() is not None
-
-
-def _kept(root: nn.Module) -> list[Tensor]:
-    parameters = list(root.parameters())
-    gradients = [
-        parameter.grad for parameter in parameters if parameter.is_leaf and parameter.grad is not None
-    ]
-    return [*parameters, *root.buffers(), *gradients]
-
-
-def _once(parameters: Iterable[Tensor]) -> list[Tensor]:
-    return list({id(parameter): parameter for parameter in parameters}.values())
-
-
-def _precision(operations: Sequence[Operation]) -> str:
-    """The type that most products are computed in."""
-    flops: dict[str, int] = {}
-    for operation in operations:
-        flops[operation.dtype] = flops.get(operation.dtype, 0) + operation.flops
-    most = max(flops, key=lambda dtype: flops[dtype], default="")
-    return PRECISIONS.get(most, "fp32")
 
 
 def _updates(division: Division, optimizers: Sequence[Optimizer]) -> list[Operation]:
@@ -209,51 +285,9 @@ def _updates(division: Division, optimizers: Sequence[Optimizer]) -> list[Operat
     return []
 
 
-def _notes(optimizers: Sequence[Optimizer]) -> tuple[str, ...]:
-    """Assumptions about the update."""
-    if not optimizers:
-        return (NO_OPTIMIZER,)
-    notes = (update_of(optimizer)[1] for optimizer in optimizers)
-    return tuple(dict.fromkeys(note for note in notes if note is not None))
-
-
 def update_of(optimizer: Optimizer) -> tuple[UpdateRule, str | None]:
     """What an optimizer keeps and moves, and a note where that had to be assumed."""
-    while isinstance(
-        inside := getattr(optimizer, "optimizer", None), Optimizer
-    ):  # wrapped, as accelerate does
+    while isinstance(inside := getattr(optimizer, "optimizer", None), Optimizer):  # as accelerate wraps it
         optimizer = inside
     momentum = any(group.get("momentum") for group in optimizer.param_groups)
     return assumed_rule([base.__name__ for base in type(optimizer).__mro__], momentum=momentum)
-
-
-def _memory(reader: StepReader, divisions: Sequence[Division], optimizers: Sequence[Optimizer]) -> Memory:
-    """As `capture.fake_step` counts it."""
-
-    def size(tensors: Iterable[Tensor]) -> int:
-        return sum(tensor.numel() * tensor.element_size() for tensor in _once(tensors))
-
-    parameters = size(parameter for division in divisions for parameter in division.root.parameters())
-    buffers = size(buffer for division in divisions for buffer in division.root.buffers())
-    state = temporaries = gradients = 0
-    for optimizer in optimizers:
-        trained = [
-            parameter
-            for group in optimizer.param_groups
-            for parameter in group["params"]
-            if parameter.requires_grad
-        ]
-        rule = update_of(optimizer)[0]
-        state += sum(parameter.numel() for parameter in trained) * 4 * rule.state_values
-        temporaries += size(trained) * rule.temporaries
-        gradients += size(trained)
-    moving = max(reader.alive.peak, gradients + temporaries)
-    return Memory(
-        parameters=parameters,
-        gradients=gradients,
-        buffers=buffers,
-        state=state,
-        inputs=reader.inputs,
-        activations=reader.held or 0,
-        peak=parameters + buffers + state + reader.inputs + moving,
-    )

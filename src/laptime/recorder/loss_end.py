@@ -10,10 +10,10 @@ change, and beside other modes.
 
 from __future__ import annotations
 
+import math
 import sys
 import time
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
 from types import (
     BuiltinFunctionType,
     FunctionType,
@@ -24,14 +24,14 @@ from types import (
 from typing import Any
 
 import torch
+from torch._ops import OperatorBase, OpOverloadPacket
 from torch.overrides import TorchFunctionMode, _get_current_function_mode_stack
 
 from laptime.recorder.autograd_graph import ACCUMULATE, sequence_number
-from laptime.recorder.clocks import Stamp
+from laptime.recorder.backends import Stamp
 from laptime.recorder.guard import RecordingPart, attempt
 from laptime.recorder.optimizer_steps import listen
-from laptime.recorder.running_step import RunningStep
-from laptime.recorder.timeline import HOST, LOSS, RETURN, Timeline
+from laptime.recorder.timeline import HOST, LOSS, RETURN, RunningStep, Timeline
 
 NOTICEABLE_NS = 50_000  # of Python after a loss: enough to look for it in every step
 PAUSE_NS = 1_000_000  # between two operations of a loss: no longer the loss's own Python
@@ -39,18 +39,28 @@ MOST_STRETCHES = 256  # of a step that are told apart
 MOST_NODES = 64  # walked in the graph of a loss that is scaled
 
 
-class LossStretch:
-    """The open stretch of loss time, if any."""
+class LossStretch(TorchFunctionMode):
+    """The open stretch of loss time, if any; as a mode, it notices when autograd nodes are made.
+
+    Changes nothing of what is called.
+    """
 
     def __init__(self, timeline: Timeline, step: RunningStep) -> None:
+        super().__init__()
         self._timeline = timeline
         self._step = step
         self._mark = -1  # where its last part begins; -1: none is open
         self._number = 0  # the sequence number at its begin
         self._complete = False
-        self._nodes = _Nodes(timeline, self._pause)
         self._place = 0  # of the stretch among those of the step
         self._python_follows: set[int] = set()  # the stretches, by their place, that Python was found in
+        # As a mode.
+        self._on = False
+        self._left = False  # still on torch's stack, looking away
+        self._calling = 0  # calls under way, during which torch has taken it off by itself
+        self._node = 0  # the number of the last node, and when it was made
+        self._node_ns = 0
+        self._node_stamp: Stamp | None = None  # the same on the timeline; None before the first node
 
     def open(self, *, complete: bool) -> None:
         """It begins with the last mark. `complete`: the loss has its value; what may follow is small."""
@@ -58,17 +68,23 @@ class LossStretch:
         self._number, self._complete = sequence_number(), complete
         self._place += 1
         if self._step.marked or self._place in self._python_follows:
-            self._nodes.watch()
+            self._watch()
 
     def forget(self) -> None:
-        """The step is over."""
-        self._nodes.look_away()
+        self._look_away()
         self._mark, self._place = -1, 0
 
     def end(self) -> None:
-        """The recording is over."""
+        """Leave torch's mode stack; during a call through this mode, at the next update."""
         self.forget()
-        self._nodes.leave()
+        if not self._left:
+            return
+
+        def take_off(*_: Any) -> None:
+            self._look_away()
+            unlisten()
+
+        unlisten = listen(take_off, take_off)
 
     def close(self, *, roots: Iterable[Any] = (), instead: int = LOSS) -> bool:
         """Something else begins: what came after the last node is host time. Whether there was a node.
@@ -76,7 +92,7 @@ class LossStretch:
         `roots`: nodes where a backward pass begins; `instead`: who the operations belong to.
         """
         mark, self._mark = self._mark, -1
-        last = self._nodes.look_away()
+        last = self._look_away()
         owners = self._timeline.owners
         if mark < 0 or mark != len(owners) - 1 or owners[mark] & ~RETURN != LOSS:
             return False
@@ -86,65 +102,33 @@ class LossStretch:
             return False
         if instead != LOSS:
             owners[mark] = instead
-        if last is not None and last.number == number:
-            if time.perf_counter_ns() - last.at_ns > NOTICEABLE_NS and self._place < MOST_STRETCHES:
+        if last is not None and self._node == number:
+            if time.perf_counter_ns() - self._node_ns > NOTICEABLE_NS and self._place < MOST_STRETCHES:
                 self._python_follows.add(self._place)
             else:
                 self._python_follows.discard(self._place)
-            self._timeline.insert(last.stamp, HOST)
+            self._timeline.insert(last, HOST)
         elif self._complete and _only_scales(roots, self._number):
             owners[mark] = HOST
         return True
 
-    def _pause(self, last: _Last | None, until: Stamp) -> None:
-        """No node was made between these moments: host time. Without the first, since the stretch began."""
-        if last is None:
-            self._timeline.owners[self._mark] = HOST
-        else:
-            self._timeline.insert(last.stamp, HOST)
-        self._timeline.insert(until, LOSS | RETURN)
-        self._mark = len(self._timeline.owners) - 1
+    # -- when nodes are made -----------------------------------------------------------------------------
 
-
-@dataclass(frozen=True, slots=True)
-class _Last:
-    """The last node that was made: its number, and when."""
-
-    number: int
-    stamp: Stamp
-    at_ns: int
-
-
-class _Nodes(TorchFunctionMode):
-    """Notices when autograd nodes are made. Changes nothing of what is called."""
-
-    def __init__(self, timeline: Timeline, pause: Callable[[_Last | None, Stamp], None]) -> None:
-        super().__init__()
-        self._timeline = timeline
-        self._clock = timeline.clock
-        self._pause = pause
-        self._on = False
-        self._left = False  # still on torch's stack, looking away
-        self._calling = 0  # calls under way, during which torch has taken it off by itself
-        self._number = 0
-        self._since_ns = 0
-        self._last: _Last | None = None
-
-    def watch(self) -> None:
+    def _watch(self) -> None:
         """Start watching, unless that could disturb the training."""
         modes = _get_current_function_mode_stack()
         if not _UNTOUCHED or compiles() or self._calling or any(mode is not self for mode in modes):
             return
-        if self._timeline.traced:  # its marks are found by when they were set
+        if self._timeline.on_mark is not None:  # a kernel trace finds marks by when they were set
             return
-        self._number, self._last, self._since_ns = sequence_number(), None, time.perf_counter_ns()
+        self._node, self._node_stamp, self._node_ns = sequence_number(), None, time.perf_counter_ns()
         self._on = True
         if not modes:
             self.__enter__()
 
-    def look_away(self) -> _Last | None:
-        """Stop watching; returns the last node."""
-        last, self._last = (self._last if self._on else None), None
+    def _look_away(self) -> Stamp | None:
+        """Stop watching; returns when the last node was made."""
+        last, self._node_stamp = (self._node_stamp if self._on else None), None
         if self._on or self._left:
             modes = _get_current_function_mode_stack()
             if modes and modes[-1] is self:
@@ -154,17 +138,6 @@ class _Nodes(TorchFunctionMode):
                 self._left = True
         self._on = False
         return last
-
-    def leave(self) -> None:
-        """Leave torch's mode stack; during a call through this mode, at the next update."""
-        if not self._left:
-            return
-
-        def take_off(*_: Any) -> None:
-            self.look_away()
-            unlisten()
-
-        unlisten = listen(take_off, take_off)
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         begin = attempt(RecordingPart.LAYERS, self._begin) if self._on else None
@@ -180,21 +153,27 @@ class _Nodes(TorchFunctionMode):
 
     def _begin(self) -> Stamp | None:
         """After a pause, the moment at which a function is called."""
-        return self._clock.now() if time.perf_counter_ns() - self._since_ns > PAUSE_NS else None
+        paused = time.perf_counter_ns() - self._node_ns > PAUSE_NS
+        return self._timeline.clock.now() if paused else None
 
     def _look(self, begin: Stamp | None) -> None:
-        number = sequence_number()
-        if number == self._number:
+        """A function was called: note the node that it made; a pause before that was host time."""
+        number, timeline, last = sequence_number(), self._timeline, self._node_stamp
+        if number == self._node:
             if begin is not None:
-                self._clock.recycle([begin])
+                timeline.clock.recycle([begin])
             return
-        last = self._last
         if begin is not None:
-            self._pause(last, begin)
+            if last is None:
+                timeline.owners[self._mark] = HOST  # since the stretch began
+            else:
+                timeline.insert(last, HOST)
+            timeline.insert(begin, LOSS | RETURN)
+            self._mark = len(timeline.owners) - 1
         elif last is not None:
-            self._clock.recycle([last.stamp])
-        self._number, self._since_ns = number, time.perf_counter_ns()
-        self._last = _Last(number, self._clock.now(), self._since_ns)
+            timeline.clock.recycle([last])
+        self._node, self._node_ns = number, time.perf_counter_ns()
+        self._node_stamp = timeline.clock.now()
 
 
 _SPACES: tuple[Any, ...] = (torch.Tensor, torch, torch.nn.functional)
@@ -202,13 +181,22 @@ _SPACES: tuple[Any, ...] = (torch.Tensor, torch, torch.nn.functional)
 _ORIGINALS = {id(space): {name: getattr(space, name) for name in dir(space)} for space in _SPACES}
 
 
+# Operators, too: optimizers and DDP call one for the profiler, which would be looked for in vain.
+_TORCHS_TYPES = (
+    BuiltinFunctionType,
+    MethodDescriptorType,
+    MethodWrapperType,
+    WrapperDescriptorType,
+    OperatorBase,
+    OpOverloadPacket,
+)
+
+
 def _is_torchs(function: Any) -> bool:
     """Whether a function is torch's own: written in C, or in its package."""
     if isinstance(function, FunctionType):
         return (function.__module__ or "").startswith("torch")
-    return isinstance(
-        function, BuiltinFunctionType | MethodDescriptorType | MethodWrapperType | WrapperDescriptorType
-    )
+    return isinstance(function, _TORCHS_TYPES)
 
 
 # Functions that were patched before this import cannot be told from the originals.
@@ -236,13 +224,10 @@ def _unpatched(func: Any) -> Any:
 
 def holds_loss(output: Any) -> bool:
     """Whether a network's output holds a loss: a differentiable scalar, alone or among other values."""
-    if isinstance(output, torch.Tensor):
-        return output.dim() == 0 and output.requires_grad
     if isinstance(output, Mapping):
         output = tuple(output.values())
-    return isinstance(output, list | tuple) and any(
-        isinstance(item, torch.Tensor) and item.dim() == 0 and item.requires_grad for item in output[:8]
-    )
+    items = output[:8] if isinstance(output, list | tuple) else (output,)
+    return any(isinstance(item, torch.Tensor) and item.dim() == 0 and item.requires_grad for item in items)
 
 
 def _only_scales(roots: Iterable[Any], number: int) -> bool:
@@ -254,17 +239,14 @@ def _only_scales(roots: Iterable[Any], number: int) -> bool:
             continue
         known.add(node)
         metadata = getattr(node, "_input_metadata", None)  # of a Python function: unknown
-        if len(known) > MOST_NODES or metadata is None or any(_size(entry.shape) != 1 for entry in metadata):
+        if (
+            len(known) > MOST_NODES
+            or metadata is None
+            or any(math.prod(entry.shape) != 1 for entry in metadata)
+        ):
             return False
         stack += [parent for parent, _ in node.next_functions]
     return bool(known)
-
-
-def _size(shape: Iterable[int]) -> int:
-    size = 1
-    for dimension in shape:
-        size *= int(dimension)
-    return size
 
 
 def compiles() -> bool:

@@ -1,6 +1,8 @@
 """Hooks on networks, and what they share. Roots are watched always; layers only on the steps that are drawn.
 
-Hooks are taken off, not switched off, for a bare step: a module with any hook leaves torch's fast call path.
+A layer is marked at its call in the forward pass and at its first node in the backward pass. Its hooks are
+what a mark costs, so each has what it needs at hand in its closure. They are taken off, not switched off, for
+a bare step: a module with any hook leaves torch's fast call path.
 """
 
 from __future__ import annotations
@@ -16,19 +18,22 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
-from laptime.model import Phase
-from laptime.recorder.autograd_graph import Boundary, Entries
+from laptime.model import Layer, Phase
+from laptime.recorder.autograd_graph import Boundary, Entries, graph_roots
+from laptime.recorder.backends import Clock
 from laptime.recorder.budget import Budget
 from laptime.recorder.collectives import Collectives
-from laptime.recorder.guard import RecordingPart, attempt, shielded
-from laptime.recorder.layer_division import Division, Granularity, LayerUnit, has_parameters
-from laptime.recorder.layer_hooks import discovering, entering, entering_late, mark_nodes
+from laptime.recorder.guard import RecordingPart, attempt, failed, shielded
+from laptime.recorder.layer_division import (
+    Division,
+    Granularity,
+    LayerUnit,
+    WatchedNetwork,
+    has_parameters,
+)
 from laptime.recorder.live_workload import Reading
-from laptime.recorder.loop_listener import LoopListener
 from laptime.recorder.loss_end import LossStretch, holds_loss
-from laptime.recorder.module_calls import around, before, release, undo_all, watch_forward
 from laptime.recorder.optimizer_steps import Updates
-from laptime.recorder.running_step import RunningStep, StepEvidence
 from laptime.recorder.timeline import (
     BACKWARD,
     FORWARD,
@@ -38,12 +43,16 @@ from laptime.recorder.timeline import (
     LOSS,
     LOSS_BACKWARD,
     RETURN,
+    UNITS,
+    LoopListener,
+    RunningStep,
+    StepEvidence,
     Timeline,
     backward_code,
     forward_code,
+    in_engine_thread,
 )
-from laptime.recorder.torch_patches import Leave
-from laptime.recorder.watched_networks import WatchedNetwork, updated_bytes
+from laptime.recorder.torch_patches import Entering, Leave, release, undo_all, watch, watch_forward
 
 # A first pass in evaluation mode leaves out what only training calls (auxiliary heads), so discovery goes on
 # until a training pass, or until this many passes have shown that none is coming.
@@ -52,40 +61,33 @@ LONG_WALKS_S = 0.02  # over the graphs of one step
 MANY_MARKS = 2000  # in one step: more than the layers of any network
 
 
-def _nothing() -> None:
-    pass
-
-
 class NetworkHooks:
     """The hooks, and the state they share within a step."""
 
     def __init__(
         self,
-        timeline: Timeline,
-        step: RunningStep,
-        loss: LossStretch,
-        collectives: Collectives,
+        clock: Clock,
         *,
         granularity: Granularity,
         budget: Budget,
         reading: Reading,
         listener: LoopListener,
     ) -> None:
-        self.timeline = timeline
-        self.step = step
-        self.loss = loss
+        self.timeline = timeline = Timeline(clock)
+        self.step = step = RunningStep()
+        self.loss = LossStretch(timeline, step)
+        self.collectives = Collectives(timeline, self.loss, step)
         self.reading = reading  # of the operations of the first step
-        self.entries = Entries()
+        self.entries = Entries()  # who owns which nodes of the autograd graph
         self.networks: list[WatchedNetwork] = []
         self.units: list[LayerUnit] = []
-        self.updates = Updates(timeline, step, loss.close, listener)
+        self.updates = Updates(timeline, step, self.loss.close, listener)
         self.armed = False
         self.version = 0  # changes whenever the set of layers does
-        self.other_threads = False  # a network was called in another thread than the recorded one
         self.trained = False  # a backward pass was seen in this recording
-        self.boundaries: dict[int, Boundary] = {}  # of a backward pass, by the owner that begins there
+        self._other_threads = False  # a network was called in another thread than the recorded one
+        self._boundaries: dict[int, Boundary] = {}  # of a backward pass, by the owner that begins there
         self._granularity = granularity
-        self._collectives = collectives
         self._budget = budget
         self._listener = listener
         self._layer_undo: list[Callable[[], None]] = []
@@ -96,7 +98,7 @@ class NetworkHooks:
 
     # -- networks ----------------------------------------------------------------------------------------
 
-    def add_network(self, name: str, root: nn.Module, *, prefix: str) -> WatchedNetwork:
+    def add_network(self, name: str, root: nn.Module, *, prefix: str) -> None:
         """Watch a network. Its layers are decided after its first forward pass."""
         division = Division(
             root,
@@ -111,53 +113,89 @@ class NetworkHooks:
         self.networks.append(network)
         for unit in division.units[1:]:
             unit.shared = id(unit.module) in known  # a module of two networks belongs to the first
-        self.watch_entry(network, division.units[0])
+        self._watch_entry(network, division.units[0])
         if not self._ended:
             self._discover(network)
-        return network
 
-    def watch_entry(self, network: WatchedNetwork, unit: LayerUnit) -> None:
+    def _watch_entry(self, network: WatchedNetwork, unit: LayerUnit) -> None:
         """Calls of this module are forward passes: the network's root, or a part that is called by itself."""
         unit.entry = True
-        network.undo.append(
-            around(
-                unit.module,
-                lambda: self.root_enter(network, unit),
-                lambda output: self.root_exit(network, output),
-            )
+        undo = watch(
+            unit.module,
+            lambda _: self.root_enter(network, unit),
+            lambda _, __, output: self.root_exit(network, output),
         )
+        network.undo.append(undo)
 
-    def rename(self, prefix: str) -> None:
-        """Put a network's name before the layers of the only network so far: a second one has joined it."""
-        for unit in self.units:
-            if not unit.name.startswith(prefix):
-                unit.name = prefix + unit.name
+    def name_first(self) -> None:
+        """Put the first network's name before its layers: a second one has joined it."""
+        for unit in self.networks[0].division.units:
+            unit.name = f"{self.networks[0].name}.{unit.name}"
         self.version += 1
 
+    @property
+    def divisions(self) -> list[Division]:
+        """Of the networks whose layers are known."""
+        return [network.division for network in self.networks if network.division.resolved]
+
+    def layers(self) -> dict[int, Layer]:
+        """The layers of all networks by unit index, in the order of their first calls."""
+        claimed: set[int] = set()
+        return {unit: layer for each in self.divisions for unit, layer in each.describe(claimed).items()}
+
     def is_layer(self) -> NDArray[np.bool_]:
-        """Whether each unit is a layer."""
         return np.array([unit.is_layer for unit in self.units], dtype=bool)
+
+    def parameter_layers(self) -> dict[int, str]:
+        """The name of its layer by the id of each parameter."""
+        claimed: set[int] = set()
+        return {
+            id(parameter): self.units[owner].name
+            for division in self.divisions
+            for owner, parameters in division.parameters_by_layer(claimed).items()
+            if owner >= 0
+            for parameter in parameters
+        }
 
     def update_weights(self, index: int) -> dict[int, float]:
         """Bytes that an optimizer updates, by layer: the share by which its time is split."""
-        weights = updated_bytes(self.networks, self.updates.charged_to(index))
+        groups = [group for optimizer in self.updates.charged_to(index) for group in optimizer.param_groups]
+        mine = {id(p) for group in groups for p in group["params"] if p.requires_grad}
+        weights: dict[int, float] = {}
+        claimed: set[int] = set()
+        for division in self.divisions:
+            for owner, parameters in division.parameters_by_layer(claimed).items():
+                size = sum(p.numel() * p.element_size() for p in parameters if id(p) in mine)
+                if size:
+                    weights[owner] = weights.get(owner, 0.0) + size
         return weights or self._update_weights.get(index, {})  # the script may have freed the optimizer
-
-    def _keep_weights(self) -> None:
-        """Store the update weights while optimizers and networks still exist."""
-        if self._weights_version != self.version or len(self._update_weights) < self.updates.places:
-            self._weights_version = self.version
-            self._update_weights |= {
-                place: self.update_weights(place) for place in range(self.updates.places)
-            }
 
     # -- finding their layers ----------------------------------------------------------------------------
 
     def _discover(self, network: WatchedNetwork) -> None:
         for unit in network.division.units[1:]:
             if not unit.shared:
-                network.discovery.append(before(unit.module, discovering(self, network, unit)))
+                network.discovery.append(watch(unit.module, self._discovering(network, unit)))
         network.discovery.append(lambda: None)
+
+    def _discovering(self, network: WatchedNetwork, unit: LayerUnit) -> Entering:
+        """The hook of every module while layers are being discovered."""
+        forward, backward = forward_code(unit.layer), backward_code(unit.layer)
+
+        def discover(_: tuple[Any, ...]) -> None:
+            if unit.entry or self._foreign():
+                return  # handled by its own hook
+            if not self.step.forward_depth and not self.step.backward_depth:
+                if has_parameters(unit.module):  # else a metric or a criterion that lives in the module tree
+                    self._watch_entry(network, unit)
+                    self.root_enter(network, unit)
+                return
+            network.division.call(unit)
+            self.reading.entered(unit)
+            self.timeline.mark(backward if self.step.backward_depth else forward)
+            self.entries.enter(backward)
+
+        return discover
 
     def search(self) -> None:
         """Look again, during the coming step, for parts of the networks that are called by themselves."""
@@ -170,7 +208,7 @@ class NetworkHooks:
                 self._discover(network)
 
     def _resolve(self, network: WatchedNetwork) -> None:
-        earlier = self.timeline.owner & ~RETURN
+        earlier = self.timeline.owner
         self.timeline.mark(INSTRUMENT)
         network.division.resolve()
         network.forwards += 1
@@ -180,31 +218,19 @@ class NetworkHooks:
 
     def _end_discovery(self) -> None:
         """At the end of a step that showed all of a network: its layers are known."""
-        ended = False
         for network in self.networks:
             if network.discovery and (network.trained or network.forwards >= MOST_DISCOVERY):
                 undo_all(network.discovery)
-                ended = True
-        if ended:
-            self.disarm()
+                self.disarm()
 
     @property
     def discovering(self) -> bool:
         """Whether the layers of some network are being found."""
         return any(network.discovery for network in self.networks)
 
-    def found_late(self, unit: LayerUnit) -> None:
-        """A layer that only some forward passes use is called for the first time."""
-        unit.is_layer = unit.called = True
-        division = self.networks[unit.network].division
-        division.call(unit)
-        division.resolve()
-        self.version += 1
-
     # -- marks on layers ---------------------------------------------------------------------------------
 
     def arm(self) -> None:
-        """Put marks on the layers."""
         self.armed = True
         undo_all(self._layer_undo)
         seen: set[int] = set()
@@ -213,47 +239,93 @@ class NetworkHooks:
                 late = unit.candidate and not unit.called  # a layer that only some forward passes use
                 if (unit.is_layer or late) and not unit.entry and id(unit.module) not in seen:
                     seen.add(id(unit.module))
-                    enter = entering_late(self, unit) if late else entering(self, unit)
-                    self._layer_undo.append(before(unit.module, enter))
+                    enter = self._entering_late(unit) if late else self._entering(unit)
+                    self._layer_undo.append(watch(unit.module, enter))
 
     def disarm(self) -> None:
-        """Take the marks off the layers."""
         self.armed = False
         undo_all(self._layer_undo)
 
-    # -- forward -----------------------------------------------------------------------------------------
+    def _entering(self, unit: LayerUnit) -> Entering:
+        """The hook of a layer: from its call on, time is charged to it."""
+        forward, backward = forward_code(unit.layer), backward_code(unit.layer)
+        timeline, entries, step = self.timeline, self.entries, self.step
+        mark, owners = timeline.mark, timeline.owners
 
-    def foreign(self) -> bool:
+        def enter(args: tuple[Any, ...]) -> None:
+            if self._other_threads and self._foreign():
+                return
+            if step.backward_depth:
+                mark(backward)  # a forward call during a backward pass recomputes: activation checkpointing
+            elif owners[-1] == INPUT | RETURN:
+                owners[-1] = forward  # what ran before the first layer is the first layer's: no second mark
+            elif step.forward_depth or self._called_alone(unit):
+                mark(forward)
+            else:
+                return
+            entries.enter(backward, args[0].grad_fn if args and isinstance(args[0], torch.Tensor) else None)
+
+        return enter
+
+    def _called_alone(self, unit: LayerUnit) -> bool:
+        """A layer was called outside every forward pass; whether its time is the network's."""
+        if not has_parameters(unit.module):
+            return False
+        self.step.evidence.saw_forward(graded=torch.is_grad_enabled(), training=unit.module.training)
+        self._lost = True  # look for the part that it belongs to
+        return True
+
+    def _entering_late(self, unit: LayerUnit) -> Entering:
+        """The hook of a possible layer that only some forward passes use."""
+        enter = self._entering(unit)
+
+        def enter_late(args: tuple[Any, ...]) -> None:
+            if self._other_threads and self._foreign():
+                return
+            alone = not self.step.forward_depth and not self.step.backward_depth
+            if alone and not has_parameters(unit.module):
+                return  # a metric, outside every forward pass
+            if not unit.is_layer:
+                division = self.networks[unit.network].division
+                division.call(unit)
+                division.resolve()
+                self.version += 1
+            enter(args)
+
+        return enter_late
+
+    def _foreign(self) -> bool:
         """Whether this is another thread than the recorded one; the engine's, which recompute, are not."""
         if threading.get_ident() == self.timeline.thread or self.step.backward_depth:
             return False
-        self.other_threads = True
+        self._other_threads = True
         return True
+
+    # -- forward -----------------------------------------------------------------------------------------
 
     def root_enter(self, network: WatchedNetwork, unit: LayerUnit) -> None:
         """A forward pass begins, of a network or of a part that is called by itself."""
-        if self.foreign() and not self._listener.other_thread():
+        if self._foreign() and not self._listener.other_thread():
             return
-        step = self.step
+        step, owners = self.step, self.timeline.owners
         if not self.timeline.open:
             self.timeline.clear()  # before the first step nothing is kept
         first = not step.forward_depth and not step.backward_depth
-        if first and unit.parent is not None:
-            self._close_seam()
-        elif first:
-            self.loss.close()
         if first:
+            if unit.parent is None:
+                self.loss.close()
+            elif len(owners) > 1 and self.loss.close(instead=owners[-2] | RETURN):
+                self.entries.leave()  # code between two parts goes to the last layer of the first
             self._listener.before_forward(unit)
-        if first and self.armed and (len(self.timeline.owners) > MANY_MARKS or step.walked_s > LONG_WALKS_S):
-            self._spare(network)
+            if self.armed and (len(owners) > MANY_MARKS or step.walked_s > LONG_WALKS_S):
+                self._spare(network)
         if not step.backward_depth:
-            step.enter_forward()
+            step.forward_depth += 1
         if network.discovery:
             network.division.call(unit)
-            if not self.reading.done:
-                if not step.backward_depth:
-                    attempt(RecordingPart.WORKLOAD, self.reading.begin_forward, network.root)
-                self.reading_entered(unit)
+            if not step.backward_depth:
+                self.reading.begin_forward(network.root)
+            self.reading.entered(unit)
         elif not self.armed:
             if first:
                 self.timeline.mark(FORWARD)
@@ -273,23 +345,17 @@ class NetworkHooks:
         step, marks = self.step, len(self.timeline.owners)
         passed_s = time.perf_counter() - step.began
         if not step.perturbed and self._budget.too_dear(marks, walked_s=step.walked_s, passed_s=passed_s):
-            step.lose_layers()
+            step.complete = False
             self.disarm()
-
-    def _close_seam(self) -> None:
-        """Code between two parts that are called one after the other goes to the last layer of the first."""
-        owners = self.timeline.owners
-        if len(owners) > 1 and self.loss.close(instead=owners[-2] | RETURN):
-            self.entries.leave()
 
     def root_exit(self, network: WatchedNetwork, output: Any = None) -> None:
         """A forward pass ends; what follows is the loss until something else says otherwise."""
         step = self.step
-        if step.backward_depth or self.foreign():
+        if step.backward_depth or self._foreign():
             return
-        step.leave_forward()
+        step.forward_depth = max(0, step.forward_depth - 1)
         if not self.reading.done and not step.forward_depth:
-            attempt(RecordingPart.WORKLOAD, self.reading.end_forward, raised=output is None)
+            self.reading.end_forward(raised=output is None)
         if network.discovery:
             attempt(RecordingPart.LAYERS, self._resolve, network)
         if step.forward_depth:
@@ -303,35 +369,39 @@ class NetworkHooks:
         self.entries.enter(LOSS_BACKWARD, output.grad_fn if isinstance(output, torch.Tensor) else None)
         self.loss.open(complete=holds_loss(output))
 
-    def called_alone(self, unit: LayerUnit) -> bool:
-        """A layer was called outside every forward pass; whether its time is the network's."""
-        if not has_parameters(unit.module):
-            return False
-        self.step.evidence.saw_forward(graded=torch.is_grad_enabled(), training=unit.module.training)
-        self._lost = True  # look for the part that it belongs to
-        return True
-
     # -- backward ----------------------------------------------------------------------------------------
 
-    def enter_backward(self, outputs: Any, *, accumulates: bool) -> Leave:
-        """A backward pass begins: on an instrumented step, mark where each layer's part does."""
-        earlier = self.timeline.owner & ~RETURN
-        first = attempt(RecordingPart.LAYERS, mark_nodes, self, outputs) if self.armed else BACKWARD
-        undo = self._collectives.before_backward(outputs) if accumulates else None
-        self.trained = True
+    @shielded(RecordingPart.RECORDING)
+    def enter_backward(self, outputs: Any, *_: Any, accumulate_grad: bool = True, **__: Any) -> Leave | None:
+        """A backward pass begins, or a gradient is taken by hand: that is returned, not accumulated.
+
+        On an instrumented step, mark where each layer's part does.
+        """
         step = self.step
+        if self.timeline.elsewhere() and not (step.backward_depth and in_engine_thread()):
+            return None
+        if not step.backward_depth:
+            self.loss.close(roots=graph_roots(outputs))
+            if accumulate_grad:
+                self._listener.before_backward()
+        earlier = self.timeline.owner
+        first = attempt(RecordingPart.LAYERS, self._mark_nodes, outputs) if self.armed else BACKWARD
+        undo = self.collectives.before_backward(outputs) if accumulate_grad else None
+        self.trained = True
         self.timeline.mark(BACKWARD if first is None else first)
-        step.enter_backward()
-        stop_reading = self.read(Phase.BACKWARD)
+        step.evidence.backward = True
+        step.backward_depth += 1
+        reading = not self.reading.done and self.reading.enter(Phase.BACKWARD)
 
         @shielded(RecordingPart.RECORDING)
         def leave(_: Any) -> None:
-            stop_reading()
-            step.leave_backward()
+            if reading:
+                self.reading.leave()
+            step.backward_depth = max(0, step.backward_depth - 1)
             if undo is not None:
                 undo()
             # A gradient taken inside the loss (a penalty) goes back to the loss; a nested pass, to its layer.
-            in_loss = not accumulates and earlier == LOSS and not step.backward_depth
+            in_loss = not accumulate_grad and earlier == LOSS and not step.backward_depth
             inside = step.backward_depth > 0 or in_loss
             self.timeline.mark_now((earlier if inside else HOST) | RETURN)
             if in_loss:
@@ -339,17 +409,39 @@ class NetworkHooks:
 
         return leave
 
-    def reading_entered(self, unit: LayerUnit) -> None:
-        """A module is called in a step whose operations are read."""
-        if not self.reading.done:
-            attempt(RecordingPart.WORKLOAD, self.reading.entered, unit)
+    def _mark_nodes(self, outputs: Any) -> int:
+        """Put a prehook on the first node of each layer; returns the owner of the very first."""
+        roots = graph_roots(outputs)
+        searching = self.discovering
+        nodes = None if searching else self.entries.known(roots)
+        if nodes is None:
+            self.timeline.mark(INSTRUMENT)
+            began = time.perf_counter()
+            nodes = self.entries.boundaries(roots, self._no_layer if searching else None)
+            self.step.walked_s += time.perf_counter() - began
+        known = self._boundaries
+        for code, node in nodes:
+            boundary = known.get(code)
+            if boundary is None:
+                boundary = known[code] = self._boundary(code)
+            boundary.put_on(node)
+        return nodes[0][0] if nodes else BACKWARD
 
-    def read(self, phase: Phase) -> Callable[[], None]:
-        """Read the operations that follow, if this step is read; returns what ends that."""
-        reading = self.reading
-        if reading.done or not attempt(RecordingPart.WORKLOAD, reading.enter, phase):
-            return _nothing
-        return partial(attempt, RecordingPart.WORKLOAD, reading.leave)
+    def _no_layer(self, code: int) -> bool:
+        return code >= UNITS and not self.units[(code - UNITS) // 2].is_layer
+
+    def _boundary(self, code: int) -> Boundary:
+        owners, mark, step = self.timeline.owners, self.timeline.mark, self.step
+
+        def hook(_: Any) -> None:
+            # Outside a watched pass (a retained graph, run after the recording) this does nothing.
+            try:
+                if step.backward_depth and owners[-1] != code:
+                    mark(code)
+            except Exception as error:
+                failed(RecordingPart.LAYERS, error)
+
+        return Boundary(hook)
 
     # -- steps -------------------------------------------------------------------------------------------
 
@@ -366,8 +458,10 @@ class NetworkHooks:
 
     def _next_search(self, evidence: StepEvidence) -> None:
         self._end_discovery()
-        if evidence.update:
-            self._keep_weights()
+        places = self.updates.places
+        if evidence.update and (self._weights_version != self.version or len(self._update_weights) < places):
+            self._weights_version = self.version  # stored while optimizers and networks still exist
+            self._update_weights |= {place: self.update_weights(place) for place in range(places)}
         if evidence.backward and not evidence.forward:  # it may be called by `forward`
             for network in self.networks:
                 watch_forward(type(network.root))
@@ -386,7 +480,7 @@ class NetworkHooks:
     def end_layers(self) -> None:
         """Go on without layers: their marks have failed."""
         self._ended = True
-        self.step.lose_layers()
+        self.step.complete = False
         self.disarm()
         for network in self.networks:
             undo_all(network.discovery)

@@ -7,7 +7,7 @@ import threading
 import weakref
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
-from functools import partial, wraps
+from functools import partial
 from types import FrameType, FunctionType, MethodType
 from typing import Any
 
@@ -16,10 +16,18 @@ from torch.optim.optimizer import register_optimizer_step_post_hook, register_op
 from torch.utils.hooks import RemovableHandle
 
 from laptime.recorder.guard import RecordingPart, attempt
-from laptime.recorder.loop_listener import LoopListener
-from laptime.recorder.running_step import RunningStep
-from laptime.recorder.timeline import HOST, MOST_OPTIMIZERS, OPTIMIZERS, Timeline
-from laptime.recorder.torch_patches import tracing
+from laptime.recorder.timeline import (
+    HOST,
+    MOST_OPTIMIZERS,
+    OPTIMIZERS,
+    LoopListener,
+    RunningStep,
+    Timeline,
+    in_engine_thread,
+)
+from laptime.recorder.torch_patches import Leave, tracing, watched
+
+_STEPS = Optimizer.profile_hook_step.__code__.co_filename  # where torch wraps the steps of all optimizers
 
 
 class Updates:
@@ -38,25 +46,18 @@ class Updates:
         self._passed = 0  # the id of an unknown optimizer whose step has begun
         self.total = 0
         self._new: list[int] = []
-        self._undo: list[Callable[[], None]] = []
+        self.detach: Callable[[], None] = lambda: None
 
     def watch(self) -> None:
         """Watch updates, including what the optimizers' own hooks do."""
-        self._undo.append(listen(self._before_update, self._after_update))
-
-    def detach(self) -> None:
-        """Leave no hook behind."""
-        while self._undo:
-            self._undo.pop()()
+        self.detach = listen(self._before_update, self._after_update)
 
     @property
     def places(self) -> int:
-        """Places that optimizers are charged to."""
         return len(self._charged)
 
     @property
     def optimizers(self) -> list[Optimizer]:
-        """Optimizers that still exist."""
         return [optimizer for place in range(len(self._charged)) for optimizer in self.charged_to(place)]
 
     def charged_to(self, place: int) -> list[Optimizer]:
@@ -76,8 +77,12 @@ class Updates:
 
     def next_step(self) -> None:
         """Forget an update that never ended; one under way, whose closure begins a step, goes on."""
-        if self._depth and not _under_way():
-            self._depth = 0
+        if self._depth:
+            frame: FrameType | None = sys._getframe()
+            while frame is not None and frame.f_code.co_filename != _STEPS:
+                frame = frame.f_back
+            if frame is None:  # no optimizer's step is among the callers
+                self._depth = 0
 
     def new(self) -> int:
         """Updates since this was last asked; of several optimizers in turns, those of the busiest."""
@@ -86,19 +91,15 @@ class Updates:
             self._new = [0] * len(self._new)
         return most
 
-    def _index(self, optimizer: Optimizer) -> int | None:
-        return self._places.get(id(optimizer))
-
     def _elsewhere(self) -> bool:
-        other = threading.get_ident() != self._timeline.thread
-        return other and not isinstance(threading.current_thread(), threading._DummyThread)
+        return threading.get_ident() != self._timeline.thread and not in_engine_thread()
 
     def _before_update(self, optimizer: Optimizer, args: Any, kwargs: Any) -> Any:
         if self._elsewhere():
             return None
-        if self._index(optimizer) is None:
+        if id(optimizer) not in self._places:
             self._listener.unknown_optimizer(optimizer)
-        index = self._index(optimizer)
+        index = self._places.get(id(optimizer))
         if index is None:
             self._passed = id(optimizer)
             return None
@@ -114,12 +115,11 @@ class Updates:
     def _after_update(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
         if self._elsewhere():
             return
-        if self._index(optimizer) is None and self._passed != id(optimizer):
-            self._listener.unknown_optimizer(
-                optimizer
-            )  # its step, with a closure, began before the recording
-            self._depth = 1 if self._index(optimizer) is not None else self._depth
-        index = self._index(optimizer)
+        if id(optimizer) not in self._places and self._passed != id(optimizer):
+            # Its step, with a closure, began before the recording.
+            self._listener.unknown_optimizer(optimizer)
+            self._depth = 1 if id(optimizer) in self._places else self._depth
+        index = self._places.get(id(optimizer))
         if index is None or not self._depth:
             return
         self._depth -= 1
@@ -127,7 +127,7 @@ class Updates:
             self._timeline.mark(HOST)
             self._new[index] += 1
             self.total += 1
-            self._step.evidence.saw_update()
+            self._step.evidence.update = True
             self._listener.after_update(optimizer)
 
 
@@ -150,7 +150,7 @@ class Hook:
 
 
 Listener = Callable[[Optimizer, Any, Any], Any]
-_listeners: tuple[list[Listener], list[Listener]] = ([], [])  # before and after a step
+_listeners: list[tuple[Listener, Listener]] = []  # before and after a step
 _handles: list[RemovableHandle] = []
 _telling = 0
 
@@ -161,45 +161,32 @@ def listen(before: Listener, after: Listener) -> Callable[[], None]:
     Torch walks its table of hooks while it calls them, and raises if that changes: so ours are one pair,
     which is taken off only while no optimizer makes a step.
     """
-    for listeners, listener in zip(_listeners, (before, after), strict=True):
-        listeners.append(listener)
+    pair = (before, after)
+    _listeners.append(pair)
     if not _handles:
-        _handles.append(register_optimizer_step_pre_hook(Hook(partial(_tell, _listeners[0]))))
-        _handles.append(register_optimizer_step_post_hook(Hook(partial(_tell, _listeners[1]))))
+        _handles.append(register_optimizer_step_pre_hook(Hook(partial(_tell, 0))))
+        _handles.append(register_optimizer_step_post_hook(Hook(partial(_tell, 1))))
 
     def undo() -> None:
-        for listeners, listener in zip(_listeners, (before, after), strict=True):
-            if listener in listeners:
-                listeners.remove(listener)
+        if pair in _listeners:
+            _listeners.remove(pair)
         tidy()
 
     return undo
 
 
-def _under_way() -> bool:
-    """Whether some optimizer's step is among the callers."""
-    frame: FrameType | None = sys._getframe(1)
-    while frame is not None and frame.f_code.co_filename != _STEPS:
-        frame = frame.f_back
-    return frame is not None
-
-
-_STEPS = Optimizer.profile_hook_step.__code__.co_filename  # where torch wraps the steps of all optimizers
-
-
 def tidy() -> None:
-    """Take the hooks off if nobody listens any more."""
-    while _handles and not _telling and not any(_listeners):
+    while _handles and not _telling and not _listeners:
         _handles.pop().remove()
 
 
-def _tell(listeners: list[Listener], optimizer: Optimizer, args: Any, kwargs: Any) -> Any:
+def _tell(moment: int, optimizer: Optimizer, args: Any, kwargs: Any) -> Any:
     global _telling
     changed = None
     _telling += 1
     try:
-        for listener in tuple(listeners):
-            changed = listener(optimizer, args, kwargs) or changed
+        for pair in tuple(_listeners):
+            changed = pair[moment](optimizer, args, kwargs) or changed
     finally:
         _telling -= 1
     return changed
@@ -211,14 +198,10 @@ def _with_closure(args: Sequence[Any], kwargs: dict[str, Any], timeline: Timelin
     if not isinstance(closure, FunctionType | MethodType | partial):
         return None  # an optimizer's own argument, such as the network
 
-    @wraps(closure)
-    def watched(*given: Any, **named: Any) -> Any:
+    def enter(*_: Any, **__: Any) -> Leave:
         attempt(RecordingPart.RECORDING, timeline.mark, HOST)
-        try:
-            return closure(*given, **named)
-        finally:
-            attempt(RecordingPart.RECORDING, timeline.give_back, code)
+        return lambda _: attempt(RecordingPart.RECORDING, timeline.give_back, code)
 
     if kwargs.get("closure") is closure:
-        return tuple(args), {**kwargs, "closure": watched}
-    return (args[0], watched, *args[2:]), kwargs
+        return tuple(args), {**kwargs, "closure": watched(enter, closure)}
+    return (args[0], watched(enter, closure), *args[2:]), kwargs

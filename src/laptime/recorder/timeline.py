@@ -1,6 +1,7 @@
-"""Tile, don't wrap: a mark where ownership changes, each interval charged to one owner, so the sum closes.
+"""The running step: its marks, and what has happened in it so far.
 
-An owner is a small integer: an account's place in the list of accounts, or, after those, an owner that is
+Tile, don't wrap: a mark where ownership changes, each interval charged to one owner, so the sum closes. An
+owner is a small integer: an account's place in the list of accounts, or, after those, an owner that is
 charged to one of them. Each optimizer and each unit (a module that may prove to be a layer) has its own.
 `tile` turns the marks of many steps into seconds by account and by layer.
 """
@@ -15,9 +16,11 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from torch.optim import Optimizer
 
-from laptime.model import ACCOUNTS, Account
-from laptime.recorder.clocks import Clock, Stamp
+from laptime.model import ACCOUNTS, Account, Stage
+from laptime.recorder.backends.backend import Clock, Stamp
+from laptime.recorder.layer_division import LayerUnit
 
 CODE = {account: index for index, account in enumerate(ACCOUNTS)}
 DATA_WAIT = CODE[Account.DATA_WAIT]
@@ -27,31 +30,46 @@ LOSS = CODE[Account.LOSS]
 BACKWARD = CODE[Account.BACKWARD]
 UPDATE = CODE[Account.UPDATE]
 COMMUNICATION = CODE[Account.COMMUNICATION]
+IDLE = CODE[Account.IDLE]
 HOST = CODE[Account.HOST]
 INSTRUMENT = CODE[Account.INSTRUMENT]
 LOSS_BACKWARD = len(ACCOUNTS)  # the backward pass, inside the nodes that the loss made
 INPUT = LOSS_BACKWARD + 1  # inside a network, before its first layer: charged to that layer
 OPTIMIZERS = INPUT + 1  # OPTIMIZERS + k: the update of optimizer k
 MOST_OPTIMIZERS = 16
-UNITS = OPTIMIZERS + MOST_OPTIMIZERS  # UNITS + 2u: forward of unit u; UNITS + 2u + 1: its backward
+KINDS = (
+    "all_gather", "all_reduce", "all_to_all", "barrier", "broadcast", "gather", "parameter_server", "recv",
+    "reduce", "reduce_scatter", "scatter", "send",
+)  # fmt: skip
+COLLECTIVES = OPTIMIZERS + MOST_OPTIMIZERS  # COLLECTIVES + k: waiting in a collective of kind k
+CAUSES = ("fill", "drain", "imbalance")  # of a pipeline's bubbles
+# A stage waits for its neighbours in either: gloo sends only once the other side has asked for it.
+POINT_TO_POINT = ("send", "recv")
+BUBBLES = COLLECTIVES + len(KINDS)  # BUBBLES + 2c + p: waiting in POINT_TO_POINT[p], for cause c
+UNITS = BUBBLES + len(CAUSES) * len(
+    POINT_TO_POINT
+)  # UNITS + 2u: forward of unit u; UNITS + 2u + 1: its backward
 NOTHING_NS = 15_000  # on the host: too short for a wait, and for a kernel launch between two phases
 RETURN = 1 << 24  # set on a mark that gives time back to an owner without calling it again
 
 
 def forward_code(unit: int) -> int:
-    """The owner code of a unit's forward pass."""
     return UNITS + 2 * unit
 
 
 def backward_code(unit: int) -> int:
-    """The owner code of a unit's backward pass."""
     return UNITS + 2 * unit + 1
+
+
+def in_engine_thread() -> bool:
+    """Whether this thread belongs to autograd's engine: Python's threading did not start it."""
+    return isinstance(threading.current_thread(), threading._DummyThread)
 
 
 class Timeline:
     """The marks of the step that is running."""
 
-    __slots__ = ("_marked_ns", "_now", "_on_mark", "clock", "open", "owners", "stamps", "thread")
+    __slots__ = ("_marked_ns", "_now", "clock", "on_mark", "open", "owners", "stamps", "thread")
 
     def __init__(self, clock: Clock) -> None:
         self.clock = clock
@@ -59,7 +77,7 @@ class Timeline:
         self._marked_ns = 0
         self.stamps: list[Stamp] = []
         self.owners: list[int] = []
-        self._on_mark: Callable[[int], None] | None = None
+        self.on_mark: Callable[[int], None] | None = None  # a kernel trace is told the number of each mark
         self.open = False  # a step is running
         self.thread = threading.get_ident()  # whose steps these are
 
@@ -67,17 +85,8 @@ class Timeline:
         """From now on, time goes to this owner."""
         self.stamps.append(self._now())
         self.owners.append(code)
-        if self._on_mark is not None:
-            self._on_mark(len(self.owners) - 1)
-
-    def trace(self, on_mark: Callable[[int], None] | None) -> None:
-        """While a kernel trace is on, tell it the number of each mark; None: it is over."""
-        self._on_mark = on_mark
-
-    @property
-    def traced(self) -> bool:
-        """Whether marks are told to a kernel trace."""
-        return self._on_mark is not None
+        if self.on_mark is not None:
+            self.on_mark(len(self.owners) - 1)
 
     def follow_thread(self) -> None:
         """Steps are those of this thread's loop from here on, and one is running."""
@@ -113,7 +122,7 @@ class Timeline:
     @property
     def owner(self) -> int:
         """Who is being charged now."""
-        return self.owners[-1] if self.owners else HOST
+        return self.owners[-1] & ~RETURN if self.owners else HOST
 
     def give_back(self, code: int) -> None:
         """Charge an earlier owner again, without counting a call."""
@@ -142,6 +151,141 @@ class Timeline:
         return stamps, owners
 
 
+def mark_seconds(clock: Clock, marks: int) -> float:
+    """Seconds that one mark keeps the host busy."""
+    scratch = Timeline(clock)
+    begin = time.perf_counter()
+    for _ in range(marks):
+        scratch.mark(HOST)
+    passed = time.perf_counter() - begin
+    clock.recycle(scratch.stamps)
+    return passed / marks
+
+
+@dataclass(slots=True)
+class StepEvidence:
+    """What happened in a step; decides its stage and its labels."""
+
+    forward: bool = False
+    backward: bool = False
+    update: bool = False
+    graded: bool = False  # a forward pass had gradients enabled
+    training: bool = False  # a network was in training mode
+
+    def saw_forward(self, *, graded: bool, training: bool) -> None:
+        self.forward = True
+        self.graded = self.graded or graded
+        self.training = self.training or training
+
+    @property
+    def works(self) -> bool:
+        """Whether the step has done anything but wait."""
+        return self.forward or self.backward or self.update
+
+    @property
+    def stage(self) -> Stage:
+        """What the step was for."""
+        trains = self.backward or self.update or (self.graded and self.training) or not self.forward
+        return Stage.TRAIN if trains else Stage.VALIDATION
+
+
+@dataclass(slots=True, eq=False)
+class RunningStep:
+    """One object for a whole recording, since hooks hold it; `next_step` makes it that of the next step."""
+
+    evidence: StepEvidence = field(default_factory=StepEvidence)
+    began: float = field(default_factory=time.perf_counter)
+    forward_depth: int = 0  # forward passes under way
+    backward_depth: int = 0
+    in_loss: bool = False  # inside a loss function
+    samples: int | None = None  # in the batch that was drawn last
+    marked: bool = False  # it carries layer marks,
+    complete: bool = True  # and does to its end
+    perturbed: bool = False  # a profiler session is open
+    walked_s: float = 0.0  # what walks over autograd graphs have taken of it
+
+    def starts(self) -> float:
+        """The step starts here; returns the host seconds of the previous step."""
+        before, self.began = self.began, time.perf_counter()
+        return self.began - before
+
+    def restart(self) -> None:
+        """Begin here, with nothing in it."""
+        self.evidence = StepEvidence()
+        self.forward_depth = 0
+        self.starts()
+
+    def next_step(self) -> StepEvidence:
+        """The next step begins; returns what happened in this one."""
+        evidence, self.evidence = self.evidence, StepEvidence()
+        self.walked_s = 0.0
+        self.forward_depth = self.backward_depth = 0
+        return evidence
+
+    def close(self) -> bool:
+        """Close the step; returns whether its layer times are complete. The next one keeps `marked`."""
+        self.marked = self.marked and self.complete
+        self.complete, self.samples, self.in_loss = True, None, False
+        return self.marked
+
+
+class LoopListener:
+    """Told what happens in a recorded loop. This one does nothing; that of `laptime run` cuts steps."""
+
+    def before_draw(self, iterator: Any) -> None:
+        """A batch is about to be drawn."""
+
+    def before_forward(self, unit: LayerUnit) -> None:
+        """A network is called, or a part of it by itself."""
+
+    def before_backward(self) -> None:
+        """A backward pass begins that accumulates gradients."""
+
+    def before_update(self, optimizer: Optimizer) -> None:
+        """A known optimizer begins a step."""
+
+    def after_update(self, optimizer: Optimizer) -> None:
+        """A known optimizer has ended a step."""
+
+    def unknown_optimizer(self, optimizer: Optimizer) -> None:
+        """An optimizer steps that the recording does not know."""
+
+    def other_thread(self) -> bool:
+        """A network is called in another thread than the recorded one; whether to go on there."""
+        return False
+
+    def give_way(self) -> None:
+        """Another recording is about to begin in this process."""
+
+
+@dataclass(slots=True, eq=False)
+class Exchange:
+    """A call of a collective, from the call until its result is there."""
+
+    kind: str
+    bytes: int  # of the tensors given: the whole of what is gathered or scattered
+    wire_bytes: float  # that cross this rank's link in one direction
+    begin: Stamp
+    returned: Stamp | None = None  # of a call that may have waited inside: its end, if nobody waits after it
+    end: Stamp | None = None  # None: nobody waited for it
+    end_clock: Clock | None = None  # of the end, where that is another than the timeline's
+    bucket: int | None = None  # of gradients, as DDP counts them
+    computed: Stamp | None = None  # of a bucket: the last gradient of the pass was there
+    span: tuple[float, float] | None = None  # seconds since the step began, once stamps are read
+    exposed_s: float = 0.0  # of a bucket: its span after the last gradient
+
+    def read_stamps(self, clock: Clock, zero: Stamp) -> None:
+        """Read when it began and ended; what the device has not passed stays unknown."""
+        if self.end is None or not clock.ready(self.end) or not clock.ready(self.begin):
+            return
+        begin, end = (clock.read([zero, stamp])[0] * 1e-3 for stamp in (self.begin, self.end))
+        self.span = begin, max(begin, end)
+        if self.computed is not None and clock.ready(self.computed):
+            self.exposed_s = max(0.0, end - max(begin, clock.read([zero, self.computed])[0] * 1e-3))
+        if self.end_clock is not None:
+            self.end_clock.recycle([self.end])
+
+
 @dataclass(slots=True)
 class RawStep:
     """The marks of a finished step."""
@@ -151,9 +295,17 @@ class RawStep:
     fields: dict[str, Any]
     instrumented: bool
     logged: dict[str, Any] = field(default_factory=dict)
+    exchanged: list[Exchange] = field(default_factory=list)
     read: list[float] | None = None  # milliseconds between neighbouring stamps, once the device passed them
     perturbed: bool = False  # a profiler session was open
     trace: Any = None
+
+    def read_stamps(self, clock: Clock) -> list[float]:
+        """Milliseconds between the marks; and when its exchanges began and ended."""
+        self.read = clock.read(self.stamps)
+        for exchange in self.exchanged:
+            exchange.read_stamps(clock, self.stamps[0])
+        return self.read
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,6 +325,7 @@ def account_of(codes: NDArray[np.int64]) -> NDArray[np.int64]:
     table = np.full(UNITS, UPDATE, dtype=np.int64)
     table[: len(ACCOUNTS)] = np.arange(len(ACCOUNTS))
     table[[LOSS_BACKWARD, INPUT]] = BACKWARD, FORWARD
+    table[COLLECTIVES:BUBBLES], table[BUBBLES:] = COMMUNICATION, IDLE
     units = np.where((codes - UNITS) % 2 == 0, FORWARD, BACKWARD)
     return np.where(codes < UNITS, table[np.minimum(codes, UNITS - 1)], units)
 
@@ -184,25 +337,26 @@ def tile(spans: Sequence[Sequence[float]], owners: Sequence[list[int]], is_layer
     ran before them.
     """
     count = len(owners)
-    owner = np.array([code for step in owners for code in step], dtype=np.int64)
     span = np.array([interval for step in spans for interval in step], dtype=np.float64) * 1e-3
     step = np.repeat(np.arange(count), [len(step) for step in owners])
     walls = np.bincount(step, weights=span, minlength=count).astype(np.float64)
     begins = np.cumsum(span) - span - (np.cumsum(walls) - walls)[step]
-    called = (owner & RETURN) == 0
-    owner &= ~RETURN
-    _pass_on(owner, called, is_layer)
-    _resolve_input(owner, step)
+    owner, called = _charged([code for step in owners for code in step], step, is_layer)
     codes, inverse = np.unique(owner, return_inverse=True)
     shape = (count, len(codes))
     keys = step * len(codes) + inverse
     starts = np.zeros(shape)
     starts.ravel()[keys[::-1]] = begins[::-1]  # the first start of each owner is written last
+
+    def sums(keys: NDArray[np.int64], columns: int) -> NDArray[np.float64]:
+        flat = np.bincount(keys, weights=span, minlength=count * columns)
+        return np.asarray(flat, dtype=np.float64).reshape(count, columns)
+
     return Tiles(
         walls=walls,
-        accounts=_sums(step * len(ACCOUNTS) + account_of(owner), span, (count, len(ACCOUNTS))),
+        accounts=sums(step * len(ACCOUNTS) + account_of(owner), len(ACCOUNTS)),
         codes=codes,
-        seconds=_sums(keys, span, shape),
+        seconds=sums(keys, len(codes)),
         starts=starts,
         calls=np.bincount(keys[called], minlength=shape[0] * shape[1]).reshape(shape),
     )
@@ -210,25 +364,30 @@ def tile(spans: Sequence[Sequence[float]], owners: Sequence[list[int]], is_layer
 
 def resolved(owners: Sequence[int], is_layer: NDArray[np.bool_]) -> NDArray[np.int64]:
     """Who the time after each mark of a step goes to, as `tile` sees it."""
+    return _charged(owners, np.zeros(len(owners), dtype=np.int64), is_layer)[0]
+
+
+def _charged(
+    owners: Sequence[int], step: NDArray[np.int64], is_layer: NDArray[np.bool_]
+) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
+    """Who the time after each mark goes to, and which marks are calls of that owner."""
     owner = np.array(owners, dtype=np.int64)
     called = (owner & RETURN) == 0
     owner &= ~RETURN
-    _pass_on(owner, called, is_layer)
-    _resolve_input(owner, np.zeros(len(owner), dtype=np.int64))
-    return owner
-
-
-def _sums(
-    keys: NDArray[np.int64], values: NDArray[np.float64], shape: tuple[int, int]
-) -> NDArray[np.float64]:
-    flat = np.bincount(keys, weights=values, minlength=shape[0] * shape[1])
-    return np.asarray(flat, dtype=np.float64).reshape(shape)
+    if len(is_layer):
+        _pass_on(owner, called, is_layer)
+    # What runs before a network's first layer goes to that layer; to nobody if no layer follows.
+    for index in np.flatnonzero(owner == INPUT):
+        later = owner[index + 1 :][step[index + 1 :] == step[index]]
+        ends = np.flatnonzero((later == LOSS) | (later == BACKWARD) | (later == HOST))
+        layers = np.flatnonzero((later >= UNITS) & ((later - UNITS) % 2 == 0))
+        follows = len(layers) > 0 and (len(ends) == 0 or layers[0] < ends[0])
+        owner[index] = later[layers[0]] if follows else FORWARD
+    return owner, called
 
 
 def _pass_on(owner: NDArray[np.int64], called: NDArray[np.bool_], is_layer: NDArray[np.bool_]) -> None:
     """A mark of a unit that is no layer repeats the mark before it. A step's first mark is never a unit's."""
-    if not len(is_layer):
-        return
     unit = np.clip((owner - UNITS) // 2, 0, len(is_layer) - 1)
     drop = (owner >= UNITS) & ~is_layer[unit]
     if drop.any():
@@ -241,13 +400,3 @@ def _pass_on(owner: NDArray[np.int64], called: NDArray[np.bool_], is_layer: NDAr
         last_kept = np.maximum.accumulate(np.where(drop, 0, np.arange(len(owner))))
         owner[:] = owner[last_kept]
         called &= ~drop
-
-
-def _resolve_input(owner: NDArray[np.int64], step: NDArray[np.int64]) -> None:
-    """Charge what runs before a network's first layer to that layer; to nobody if no layer follows."""
-    for index in np.flatnonzero(owner == INPUT):
-        later = owner[index + 1 :][step[index + 1 :] == step[index]]
-        ends = np.flatnonzero((later == LOSS) | (later == BACKWARD) | (later == HOST))
-        layers = np.flatnonzero((later >= UNITS) & ((later - UNITS) % 2 == 0))
-        follows = len(layers) > 0 and (len(ends) == 0 or layers[0] < ends[0])
-        owner[index] = later[layers[0]] if follows else FORWARD

@@ -1,63 +1,31 @@
-"""The few places of torch that a recording watches while it is active, all put back when it ends.
+"""How torch is watched while a recording is active; everything is put back when it ends.
 
-Torch has hooks for modules and optimizers. It has none for the start of a backward pass, a loss function, a
-loader's wait or a copy to the device, so those entry points are replaced by wrappers that call the originals.
-Every wrapper steps aside while torch.compile traces it, so compiled graphs are the same with and without us.
+`Patches` replaces attributes and the bodies of functions. Calls of modules are watched in one place, the body
+of `nn.Module.__call__`: nothing is put into a module or its class, so nothing follows a copy, a clone of its
+`__dict__`, a pickle or a class that is saved by its value. The function stays the same object, which
+torch.compile, torch.fx and TorchScript know it by. Which modules are watched is a table beside; a module that
+is not costs 0.1 µs a call. Whatever is replaced steps aside while torch.compile traces it, so compiled graphs
+are the same with and without us.
 """
 
 from __future__ import annotations
 
 import functools
 import inspect
+import weakref
 from collections.abc import Callable, Mapping
-from types import FunctionType, MethodType
-from typing import Any, Protocol
+from types import FunctionType
+from typing import Any
 
 import torch
-import torch.nn.functional as functional
-from torch.nn.modules.loss import _Loss
-from torch.utils.data import DataLoader
-from torch.utils.data.dataloader import _BaseDataLoaderIter
+from torch import nn
 
-from laptime.recorder.backends import accelerators
+from laptime.recorder.guard import RecordingPart, attempt, failed
 
 
 def tracing() -> bool:
     """Whether torch reads the code that runs instead of only running it: then we step aside."""
     return torch.compiler.is_compiling() or torch._C._get_tracing_state() is not None
-
-
-Leave = Callable[[Any], None]
-"""Ends what was begun around a call, with the call's result; None after an exception."""
-
-
-class Watcher(Protocol):
-    """What the wrappers tell the recorder before they call the original.
-
-    None says that this call is not watched; otherwise what is returned is called after the original. Neither
-    may raise.
-    """
-
-    def enter_backward(self, outputs: Any, *, accumulates: bool) -> Leave | None: ...
-    def enter_loss(self) -> Leave | None: ...
-    def enter_data(self, source: Any, *, draws: bool) -> Leave | None: ...
-    def enter_copy(self) -> Leave | None: ...
-    def enter_aside(self) -> Leave | None: ...
-    def before_trace(self) -> None: ...
-
-
-# Functional losses, by the names torch.nn.functional gives them.
-LOSSES = (
-    *sorted(name for name in dir(functional) if name.endswith("_loss") and not name.startswith("_")),
-    "binary_cross_entropy",
-    "binary_cross_entropy_with_logits",
-    "cross_entropy",
-    "kl_div",
-)
-
-
-# Constants of templates, in whose place is put what they say.
-REPLACEMENT, ORIGINAL = "the replacement", "the original"
 
 
 def _call_replacement(*args: Any, **kwargs: Any) -> Any:
@@ -75,8 +43,7 @@ class Patches:
         """Replace `owner.name` by `make(original)`; an inherited attribute is deleted again on restore."""
         inherited = name not in vars(owner)
         kept = vars(owner).get(name)  # as it is there: a C++ method got by getattr would never bind again
-        original = getattr(owner, name)
-        replacement = make(original)
+        replacement = make(getattr(owner, name))
         setattr(owner, name, replacement)
 
         def undo() -> None:
@@ -94,7 +61,7 @@ class Patches:
         function: FunctionType,
         make: Callable[[Any], Any],
         *,
-        template: Any = None,
+        template: Any = _call_replacement,
         constants: Mapping[str, Any] | None = None,
     ) -> None:
         """Have a function do what `make(original)` does, and stay the same object.
@@ -102,19 +69,21 @@ class Patches:
         Functions are pickled by their name, and pickle refuses one that its name does not lead to: with
         another function in its place, a network that keeps `F.cross_entropy` could not be saved. TorchScript
         reads source and signature, which stay as well. The new body is that of `template`, in whose constants
-        are put the replacement, the original and what else is given.
+        are put the replacement, the original and what else is given for strings that say so.
         """
         code, attributes = function.__code__, dict(vars(function))
         original = FunctionType(
             code, function.__globals__, function.__name__, function.__defaults__, function.__closure__
         )
         original.__kwdefaults__ = function.__kwdefaults__
-        put = {REPLACEMENT: make(original), ORIGINAL: original, **(constants or {})}
+        put = {"the replacement": make(original), "the original": original, **(constants or {})}
         function.__dict__["__signature__"] = inspect.signature(function)
-        body = (template or _call_replacement).__code__
+        body = template.__code__
         assert not body.co_freevars, "a template has no variables of its surroundings: Python would crash"
         function.__code__ = body.replace(
-            co_consts=tuple(put.get(one, one) if isinstance(one, str) else one for one in body.co_consts),
+            co_consts=tuple(
+                put.get(value, value) if isinstance(value, str) else value for value in body.co_consts
+            ),
             co_filename=code.co_filename,
             co_firstlineno=code.co_firstlineno,
             co_name=code.co_name,
@@ -133,157 +102,201 @@ class Patches:
         return bool(self._undo)
 
     def restore(self) -> None:
-        """Put everything back."""
-        while self._undo:
-            self._undo.pop()()
+        undo_all(self._undo)
 
 
-_active: Watcher | None = None
+Leave = Callable[[Any], None]
+"""Ends what was begun around a call, with the call's result; None after an exception."""
 
 
-def active() -> Watcher | None:
-    """The recorder that is watching, if any."""
-    return _active
+def watched(enter: Callable[..., Leave | None], original: Any) -> Any:
+    """Calls `enter` with the arguments, then the original, then with its result what `enter` returned."""
 
-
-def install(watcher: Watcher) -> Patches:
-    """Start telling `watcher` about backward passes, losses, loader waits and copies."""
-    global _active
-    _active = watcher
-    patches = Patches()
-    # Tensor.backward, autograd.backward and autograd.grad all end in this one function, under every name a
-    # script may have imported them by.
-    patches.replace(torch.autograd, "_engine_run_backward", _backward)
-    for name in LOSSES:
-        function = getattr(functional, name)
-        if isinstance(function, FunctionType):
-            patches.replace_body(function, _loss)
-        else:  # a script has put something of its own there
-            patches.replace(functional, name, _loss)
-    # Its call is looked up anew each time: torch.fx replaces it while it traces.
-    patches.replace(
-        _Loss, "__call__", lambda _: _loss(lambda *args, **kw: torch.nn.Module.__call__(*args, **kw))
-    )
-    for owner in (torch.optim.Optimizer, torch.nn.Module):
-        patches.replace(owner, "zero_grad", _aside)
-    patches.replace(DataLoader, "__iter__", functools.partial(_data, draws=False))
-    patches.replace(_BaseDataLoaderIter, "__next__", functools.partial(_data, draws=True))
-    for function in (torch.jit.trace, torch.jit.trace_module):
-        patches.replace_body(function, _jit_trace)  # type: ignore[arg-type]
-    for name in ("to", *(name for backend in accelerators() for name in backend.copies)):
-        patches.replace(torch.Tensor, name, _copy)
-    return patches
-
-
-def _call_module(*args: Any, **kwargs: Any) -> Any:
-    return torch.nn.Module.__call__(*args, **kwargs)
-
-
-def uninstall(patches: Patches) -> None:
-    """Stop, and leave torch as it was."""
-    global _active
-    _active = None
-    patches.restore()
-
-
-def _bracketed(leave: Leave | None, original: Any, args: Any, kwargs: Any) -> Any:
-    if leave is None:
-        return original(*args, **kwargs)
-    result = None
-    try:
-        result = original(*args, **kwargs)
-    finally:
-        leave(result)
-    return result
-
-
-def _backward(original: Any) -> Any:
     @functools.wraps(original)
-    def engine_run_backward(outputs: Any, *args: Any, **kwargs: Any) -> Any:
-        if _active is None or tracing():
-            return original(outputs, *args, **kwargs)
-        # autograd.grad returns gradients instead of accumulating them, and says so here.
-        leave = _active.enter_backward(outputs, accumulates=bool(kwargs.get("accumulate_grad", True)))
-        return _bracketed(leave, original, (outputs, *args), kwargs)
-
-    return engine_run_backward
-
-
-def _loss(original: Any) -> Any:
-    @functools.wraps(original)
-    def loss(*args: Any, **kwargs: Any) -> Any:
-        if tracing() or _active is None:
+    def call(*args: Any, **kwargs: Any) -> Any:
+        leave = None if tracing() else enter(*args, **kwargs)
+        if leave is None:
             return original(*args, **kwargs)
-        return _bracketed(_active.enter_loss(), original, args, kwargs)
+        result = None
+        try:
+            result = original(*args, **kwargs)
+        finally:
+            leave(result)
+        return result
 
-    return loss
-
-
-def _data(original: Any, *, draws: bool) -> Any:
-    @functools.wraps(original)
-    def data(loader: Any) -> Any:
-        if _active is None:
-            return original(loader)
-        return _bracketed(_active.enter_data(loader, draws=draws), original, (loader,), {})
-
-    return data
+    return call
 
 
-def _jit_trace(original: Any) -> Any:
-    @functools.wraps(original)
-    def trace(*args: Any, **kwargs: Any) -> Any:
-        if _active is not None:
-            _active.before_trace()
-        return original(*args, **kwargs)
-
-    return trace
+def undo_all(actions: list[Callable[[], None]]) -> None:
+    """Run every undo function and clear the list."""
+    while actions:
+        actions.pop()()
 
 
-def _aside(original: Any) -> Any:
-    @functools.wraps(original)
-    def aside(*args: Any, **kwargs: Any) -> Any:
-        if tracing() or _active is None:
-            return original(*args, **kwargs)
-        return _bracketed(_active.enter_aside(), original, args, kwargs)
+# -- calls of modules ----------------------------------------------------------------------------------------
 
-    return aside
+Entering = Callable[[tuple[Any, ...]], None]
+Leaving = Callable[[tuple[Any, ...], dict[str, Any], Any], None]
+
+_watched: dict[int, _Watched] = {}  # by the module's id; an entry goes when its module does
+_outside: list[None] = []  # not empty while modules that are not watched are looked at, too
+_patches = Patches()
+_on_stranger: Callable[[nn.Module], None] | None = None
+_depth = 0  # running networks: modules called inside them are part of a network
 
 
-class _Standin:
-    """A method of C in whose place a function of ours is called: equal to it, and pickled as it is.
+def is_watched(module: nn.Module) -> bool:
+    return id(module) in _watched
 
-    Tensor classes with tables of overrides (`HANDLED[torch.Tensor.to] = …`) look methods up in them.
+
+def watch(
+    module: nn.Module, enter: Entering | None = None, leave: Leaving | None = None
+) -> Callable[[], None]:
+    """Call `enter` before each call of a module and all its hooks, `leave` after it; returns the undo.
+
+    `leave` is called after an exception too, with None: a loop may catch it, skip the batch and go on.
     """
+    _watch_calls()
+    watched = _watched.get(id(module)) or _Watched(module)
+    pair = (enter, leave)
+    watched.pairs.insert(0, pair)  # the latest first
+    watched.changed()
 
-    __slots__ = ("_function", "_original")
+    def undo() -> None:
+        if pair in watched.pairs:
+            watched.pairs.remove(pair)
+            watched.changed()
 
-    def __init__(self, original: Any, function: Any) -> None:
-        self._original, self._function = original, function
-
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        return self._function(*args, **kwargs)
-
-    def __get__(self, tensor: Any, kind: Any = None) -> Any:
-        return self if tensor is None else MethodType(self._function, tensor)
-
-    def __eq__(self, other: object) -> bool:
-        return other is self or other == self._original
-
-    def __hash__(self) -> int:
-        return hash(self._original)
-
-    def __reduce__(self) -> Any:
-        return self._original.__reduce__()
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._original, name)
+    return undo
 
 
-def _copy(original: Any) -> Any:
-    @functools.wraps(original)
-    def copy(tensor: Any, /, *args: Any, **kwargs: Any) -> Any:
-        if tracing() or _active is None:
-            return original(tensor, *args, **kwargs)
-        return _bracketed(_active.enter_copy(), original, (tensor, *args), kwargs)
+def on_stranger(action: Callable[[nn.Module], None] | None) -> None:
+    """Call `action` with every module that is called from outside of networks and is not watched."""
+    global _on_stranger
+    _on_stranger = action
+    _outside[:] = [None] if action is not None else []
+    if action is not None:
+        _watch_calls()
 
-    return _Standin(original, copy)
+
+def watch_forward(kind: type) -> None:
+    """See direct calls of `forward`, too, of those modules of a class that are watched."""
+    function = next(vars(base)["forward"] for base in kind.__mro__ if "forward" in vars(base))
+    if isinstance(function, FunctionType):
+        _patches.replace_body(function, _watching_forward)
+
+
+def release() -> None:
+    """Watch nothing any more."""
+    global _depth
+    _watched.clear()
+    _depth = 0
+    if _on_stranger is None:
+        _patches.restore()
+
+
+class _Watched:
+    """What is to be done around the calls of one module."""
+
+    __slots__ = ("calls", "enter", "pairs", "reference")
+
+    def __init__(self, module: nn.Module) -> None:
+        key = id(module)
+        self.reference = weakref.ref(module, lambda _: _watched.pop(key, None))
+        self.calls = 0  # under way
+        self.pairs: list[tuple[Entering | None, Leaving | None]] = []
+        self.enter: Entering | None = None  # the only thing to do, which is what layers have
+
+    def changed(self) -> None:
+        alone = len(self.pairs) == 1 and self.pairs[0][1] is None
+        self.enter = self.pairs[0][0] if alone else None
+        module = self.reference()
+        if module is not None and self.pairs:
+            _watched[id(module)] = self
+        elif module is not None:
+            _watched.pop(id(module), None)
+
+    def call(self, original: Any, module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """The module's call with all that is to be done around it."""
+        for enter, _ in tuple(self.pairs):
+            if enter is not None:
+                try:
+                    enter(args)
+                except Exception as error:
+                    failed(RecordingPart.LAYERS, error)
+        return self.run(original, module, args, kwargs)
+
+    def run(self, original: Any, module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """The module's call with all that is to be done after it."""
+        global _depth
+        result = None
+        _depth += 1
+        self.calls += 1
+        _outside.clear()
+        try:
+            result = original(module, *args, **kwargs)
+        finally:
+            _depth = max(0, _depth - 1)
+            self.calls -= 1
+            if not _depth and _on_stranger is not None:
+                _outside[:] = [None]
+            for _, leave in tuple(self.pairs):  # also what was added by an `enter` of this very call
+                if leave is not None:
+                    try:
+                        leave(args, kwargs, result)
+                    except Exception as error:
+                        failed(RecordingPart.RECORDING, error)
+        return result
+
+
+def _watch_calls() -> None:
+    if not _patches:
+        body = nn.Module.__call__
+        assert isinstance(body, FunctionType)
+        constants = {"watched modules": _watched, "whether strangers count": _outside}
+        _patches.replace_body(body, _watching, template=_call, constants=constants)
+
+
+def _call(self, *args, **kwargs):  # type: ignore[no-untyped-def]
+    """A template: see `Patches.replace_body`."""
+    watched: Any = "watched modules"
+    outside: Any = "whether strangers count"
+    replacement: Any = "the replacement"
+    original: Any = "the original"
+    if id(self) in watched or outside:
+        return replacement(self, args, kwargs)
+    return original(self, *args, **kwargs)
+
+
+def _watching(original: Callable[..., Any]) -> Callable[..., Any]:
+    def call(module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        if tracing():
+            return original(module, *args, **kwargs)
+        watched = _watched.get(id(module))
+        if watched is None and _on_stranger is not None and not _depth:
+            attempt(RecordingPart.RECORDING, _on_stranger, module)
+            watched = _watched.get(id(module))
+        if watched is None:
+            return original(module, *args, **kwargs)
+        enter = watched.enter
+        if enter is None:
+            return watched.call(original, module, args, kwargs)
+        try:
+            enter(args)
+        except Exception as error:
+            failed(RecordingPart.LAYERS, error)
+        if watched.enter is enter:
+            return original(module, *args, **kwargs)
+        return watched.run(original, module, args, kwargs)
+
+    return call
+
+
+def _watching_forward(original: Callable[..., Any]) -> Callable[..., Any]:
+    def forward(module: Any, /, *args: Any, **kwargs: Any) -> Any:
+        watched = None if tracing() else _watched.get(id(module))
+        if watched is None or watched.calls:  # or it is called as modules are: its call sees to it
+            return original(module, *args, **kwargs)
+        return watched.call(original, module, args, kwargs)
+
+    return forward

@@ -1,89 +1,96 @@
-"""How the writing of a run goes: rows that wait for the disk, rows that were lost, checkpoints that failed.
+"""What a run has lost, by its writer's own count and by the numbers of the steps that are on disk; in words.
 
-Rank 0's health is a part of `run.json`; another rank that had trouble leaves a `health-r<rank>.json`.
+A writer tells what the disk refused. It cannot always: on a full or read-only disk `run.json` may be an old
+one. But steps are numbered, so a reader sees which are missing between those that are there.
 """
 
 from __future__ import annotations
 
 import logging
 import warnings
-from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, field, fields
-from pathlib import Path
-from typing import Any, Self
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 
-from laptime.files.read import read_json
-from laptime.files.typed import count
+import numpy as np
+
+from laptime.runs.document import Health, healths
+from laptime.runs.run import Run
+from laptime.runs.schema import TABLES
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Health:
-    """A writer's state at its last write. Rows are counted by table."""
+class Losses:
+    """Rows by table, those of all ranks."""
 
-    written_rows: Mapping[str, int] = field(default_factory=dict)
-    waiting_rows: Mapping[str, int] = field(default_factory=dict)  # refused by the disk, still in memory
-    lost_rows: Mapping[str, int] = field(default_factory=dict)  # given up
-    last_step: int | None = None  # the highest number of a step that was to be written
-    problem: str | None = None  # what the last writing could not do
-    reason: str | None = None  # why rows could not be written, or could not last time, as the system says it
-    since: str | None = None  # when rows were refused first
-    next_attempt: str | None = None  # when the waiting rows are tried again
+    lost: Mapping[str, int] = field(default_factory=dict)
+    taken: Mapping[str, int] = field(default_factory=dict)  # lost, waiting or on disk
+    waiting: Mapping[str, int] = field(default_factory=dict)  # in the memory of a writer that still runs
+    reason: str | None = None
+    next_attempt: str | None = None
     failed_checkpoints: int = 0
     checkpoint_reason: str | None = None
 
-    @classmethod
-    def of(cls, document: Any) -> Self:
-        """From JSON; whatever has another form, since others may have written there, is as if not there."""
-        given = document if isinstance(document, Mapping) else {}
-        return cls(**{key: _READERS[key](given[key]) for key in _READERS if given.get(key) is not None})
 
-    def document(self) -> dict[str, Any]:
-        """As JSON."""
-        return asdict(self)
-
-    @property
-    def troubled(self) -> bool:
-        """Whether there is anything to tell."""
-        rows = (*self.waiting_rows.values(), *self.lost_rows.values())
-        return any(rows) or self.problem is not None or self.failed_checkpoints > 0
-
-
-def _rows(value: Any) -> dict[str, int]:
-    given = value if isinstance(value, Mapping) else {}
-    return {str(name): count for name, each in given.items() if (count := _count(each))}
-
-
-def _count(value: Any) -> int:
-    return value if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 2**63 else 0
-
-
-def _text(value: Any) -> str | None:
-    return value if isinstance(value, str) else None
-
-
-_READERS: Mapping[str, Callable[[Any], Any]] = {
-    **dict.fromkeys(("written_rows", "waiting_rows", "lost_rows"), _rows),
-    **dict.fromkeys(("last_step", "failed_checkpoints"), _count),
-    **dict.fromkeys(("problem", "reason", "since", "next_attempt", "checkpoint_reason"), _text),
-}
-assert set(_READERS) == {declared.name for declared in fields(Health)}
+def find_losses(run: Run) -> Losses:
+    """What is lost of a run, and what waits for the disk while its writer runs."""
+    by_rank = healths(run.path, run.health)
+    running = run.status == "running"
+    if not any(health.troubled for health in by_rank.values()) and (run.closed or running):
+        return Losses()  # nothing was ever refused, and nothing can have been forgotten
+    waiting = {
+        table: sum(health.waiting_rows.get(table, 0) for health in by_rank.values()) if running else 0
+        for table in TABLES
+    }
+    lost = {
+        table: sum(_missing_rows(run, table, rank, health) for rank, health in by_rank.items())
+        for table in TABLES
+    }
+    lost["steps"] = _missing_steps(run, by_rank)
+    lost = {table: max(0, count - waiting[table]) for table, count in lost.items()}
+    on_disk = {table: run.stored(table).check() for table in TABLES} | {"steps": len(run.steps)}
+    troubled = next((health for health in by_rank.values() if health.reason), Health())
+    return Losses(
+        lost={table: count for table, count in lost.items() if count},
+        taken={table: on_disk[table] + lost[table] + waiting[table] for table in TABLES},
+        waiting={table: count for table, count in waiting.items() if count},
+        reason=troubled.reason,
+        next_attempt=troubled.next_attempt if running else None,
+        failed_checkpoints=run.health.failed_checkpoints,
+        checkpoint_reason=run.health.checkpoint_reason,
+    )
 
 
-def file_name(rank: int) -> str:
-    """Where a rank other than the first leaves its health."""
-    return f"health-r{rank}.json"
+def settled(run: Run, rank: int) -> Health:
+    """A rank's health as the next attempt inherits it: what waited in a process that is gone is lost."""
+    health = healths(run.path, run.health).get(rank, Health())
+    lost = {table: _missing_rows(run, table, rank, health) for table in TABLES}
+    return replace(
+        health,
+        written_rows={table: run.stored(table).rows_of(rank) for table in TABLES},
+        waiting_rows={},
+        lost_rows={table: count for table, count in lost.items() if count},
+        problem=None,
+        next_attempt=None,
+    )
 
 
-def healths(directory: Path, first: Health) -> dict[int, Health]:
-    """By rank; `first` is that of rank 0. A rank without trouble has left nothing."""
-    by_rank = {0: first}
-    for path in sorted(directory.glob("health-r*.json")):
-        number = path.stem.removeprefix("health-r")
-        try:
-            by_rank[count(int(number))] = Health.of(read_json(path, inside=directory))
-        except (OSError, ValueError):
-            continue
-    return by_rank
+def _missing_rows(run: Run, table: str, rank: int, health: Health) -> int:
+    """Rows that were refused, less those that the disk took after the health was written."""
+    waiting = health.waiting_rows.get(table, 0)
+    if waiting:
+        waiting -= min(waiting, run.stored(table).rows_of(rank) - health.written_rows.get(table, 0))
+    return health.lost_rows.get(table, 0) + waiting
+
+
+def _missing_steps(run: Run, by_rank: Mapping[int, Health]) -> int:
+    """Numbers of steps below a rank's last one, known from rows or from the writer, that no row has."""
+    stages = run.tables.steps.stages.values()
+    missing = 0
+    for rank in {*run.tables.steps.ranks, *by_rank}:
+        present = np.unique(np.concatenate([every["step"][every["rank"] == rank] for every in stages]))
+        last = by_rank.get(rank, Health()).last_step
+        missing += max(-1 if last is None else last, int(present.max(initial=-1))) + 1 - len(present)
+    return missing
 
 
 _REASONS = {
@@ -97,31 +104,26 @@ _REASONS = {
 
 def why(reason: str | None, *, over: bool) -> str:
     """The system's error in plain words: `the disk is full`, or `was full` once it is over."""
-    said = (reason or "").lower()
     for word, told in _REASONS.items():
-        if word in said:
+        if word in (reason or "").lower():
             return told[over]
     if reason:
         return f"the disk {'said' if over else 'says'}: {reason}"
     return "they never reached the disk"
 
 
-_NOUNS = {
-    "steps": ("step", "steps"),
-    "layers": ("layer time", "layer times"),
-    "kernels": ("kernel", "kernels"),
-}
+_NOUNS = {"steps": "step", "layers": "layer time", "kernels": "kernel"}
 
 
 def lost_sentence(table: str, lost: int, taken: int, reason: str | None) -> str:
     """`1,487 of 2,696 steps were lost: the disk was full`."""
-    noun = _NOUNS[table][taken != 1]
+    noun = _NOUNS[table] + "s" * (taken != 1)
     return f"{lost:,} of {taken:,} {noun} {'was' if lost == 1 else 'were'} lost: {why(reason, over=True)}"
 
 
 def waiting_sentence(table: str, waiting: int, reason: str | None, next_attempt: str | None) -> str:
     """`1,487 steps are not on disk yet: the disk is full; the next attempt is at 12:03:05 UTC`."""
-    noun = _NOUNS[table][waiting != 1]
+    noun = _NOUNS[table] + "s" * (waiting != 1)
     told = f"{waiting:,} {noun} {'is' if waiting == 1 else 'are'} not on disk yet: {why(reason, over=False)}"
     return f"{told}; the next attempt is at {next_attempt[11:19]} UTC" if next_attempt else told
 

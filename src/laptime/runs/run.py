@@ -4,34 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import datetime
 from functools import cached_property
 from pathlib import Path
 from typing import Any, ClassVar, Protocol, Self, overload
 
-from laptime.errors import DamagedRun, NotARun, RunError
-from laptime.files.parse import parse_json
-from laptime.files.read import read_bytes, read_json
+from laptime.errors import DamagedRun, RunError
+from laptime.files.parse import build
+from laptime.files.read import read_json
 from laptime.files.text import first_line, one_line
-from laptime.files.typed import build
 from laptime.model import Account, Layer, Stage, Step
 from laptime.runs import schema
-from laptime.runs.account_summary import AccountSummaries, summarize_accounts
-from laptime.runs.health import Health
-from laptime.runs.heartbeat import is_alive
-from laptime.runs.layer_summary import LayerSummaries, summarize_layers
+from laptime.runs.directory import is_alive
+from laptime.runs.document import NETWORK_FILE, RUN_FILE, Health, created_at, read_document, sound
 from laptime.runs.select import RunTables, SelectedLayers, SelectedSteps, select_layers
+from laptime.runs.summaries import AccountSummaries, LayerSummaries, summarize_accounts, summarize_layers
 from laptime.runs.table_reader import StoredTable
-from laptime.runs.validate import sound
-
-RUN_FILE = "run.json"
-NETWORK_FILE = "network.json"
-WORKLOAD_FILE = "workload.json"
-_KEYS = {
-    **dict.fromkeys(("id", "status", "created"), str),
-    **dict.fromkeys(("heartbeat", "config", "environment", "summary", "outputs", "health"), dict),
-}
-STATUSES = ("running", "finished", "failed", "interrupted")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,7 +43,7 @@ class Steps(Sequence[Step]):
 
     @cached_property
     def _count(self) -> int:
-        return self._stored.check() - self._stored.repeats().rows
+        return self._stored.check() - len(self._stored.repeats())
 
     @cached_property
     def table(self) -> Any:
@@ -71,8 +59,6 @@ class Steps(Sequence[Step]):
         chosen = range(table.num_rows)[index]
         if isinstance(chosen, int):
             return next(schema.steps.values(table.slice(chosen, 1)))
-        if chosen.step == 1:
-            return list(schema.steps.values(table.slice(chosen.start, len(chosen))))
         return list(schema.steps.values(table.take(list(chosen))))
 
     def __iter__(self) -> Iterator[Step]:
@@ -105,7 +91,7 @@ class Run:
         self.path = path
         self.id: str = document["id"]
         self.status: str = document["status"]
-        self.created: datetime = _time(document["created"])
+        self.created: datetime = created_at(document)
         self.config: dict[str, Any] = document["config"]
         self.environment: dict[str, Any] = sound(document, "environment")
         self.summary: dict[str, Any] = sound(document, "summary")
@@ -169,16 +155,17 @@ class Run:
     @property
     def disturbed(self) -> list[int]:
         """Untraced steps that starting or reading a kernel trace slowed."""
-        kernels = self.summary.get("kernels")
-        told = kernels.get("disturbed") if isinstance(kernels, Mapping) else None
-        return [step for step in told if isinstance(step, int)] if isinstance(told, list) else []
+        kernels = self.summary.get("kernels") or {}
+        return list(kernels.get("disturbed") or ())
 
     def selected(
         self, stage: str = Stage.TRAIN, skip: int = 1, instrumented: bool | None = None
     ) -> SelectedSteps:
         """The steps of a stage that count; `laptime.runs.select` says which."""
+        if stage not in tuple(Stage):
+            raise RunError(f"no stage is called {stage!r}; a run has {' and '.join(Stage)}")
         return self.tables.select(
-            _stage(stage), skip=skip, instrumented=instrumented, disturbed=self.disturbed
+            Stage(stage), skip=skip, instrumented=instrumented, disturbed=self.disturbed
         )
 
     def selected_layers(self, stage: str = Stage.TRAIN, skip: int = 1) -> SelectedLayers:
@@ -218,51 +205,6 @@ class Run:
         return f"<Run {self.id} at {one_line(self.path)}: {self.status}, {len(self.steps)} steps>"
 
 
-def _stage(name: str) -> Stage:
-    if name not in tuple(Stage):
-        raise RunError(f"no stage is called {name!r}; a run has {' and '.join(Stage)}")
-    return Stage(name)
-
-
 def load(path: Path | str) -> Run:
     """The run at `path`. NotARun, NewerSchema and DamagedRun say in one line what is wrong and what to do."""
     return Run.load(path)
-
-
-def read_document(directory: Path) -> dict[str, Any]:
-    """The content of a directory's `run.json`, in this version's form."""
-    path = directory / RUN_FILE
-    try:
-        content = read_bytes(path, inside=directory)
-    except (FileNotFoundError, NotADirectoryError):
-        what = "holds no run.json" if directory.is_dir() else "is not a directory"
-        if not directory.exists():
-            what = "does not exist"
-        raise NotARun(f"{one_line(directory)} {what}; give the directory of a run") from None
-    except OSError as error:
-        raise RunError(f"{one_line(path)} cannot be read: {first_line(error)}") from error
-    try:
-        document = parse_json(content)
-    except ValueError as error:
-        what = "is empty" if not content.strip() else f"is cut off or altered ({first_line(error)})"
-        raise DamagedRun(f"{one_line(path)} {what}; restore it from a copy") from error
-    if not isinstance(document, dict) or "schema_version" not in document:
-        raise NotARun(f"{one_line(path)} was not written by laptime; give the directory of a run")
-    document = schema.upgrade(document, where=one_line(path))
-    wrong = [key for key, kind in _KEYS.items() if not isinstance(document.get(key), kind)]
-    if not wrong:
-        try:
-            _time(document["created"])
-        except (ValueError, OverflowError):
-            wrong = ["created"]
-    if wrong:
-        raise DamagedRun(f"{one_line(path)} is damaged ({', '.join(wrong)} missing); restore it from a copy")
-    return document
-
-
-def _time(text: str) -> datetime:
-    """When a run was created. A year that no run has would overflow in another time zone."""
-    when = datetime.fromisoformat(text)
-    if not 1970 <= when.year < 9999:
-        raise ValueError(f"the year {when.year}")
-    return when if when.tzinfo is not None else when.replace(tzinfo=UTC)

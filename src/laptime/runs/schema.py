@@ -1,13 +1,13 @@
 """The three tables of a run: one fixed Arrow schema each, so an all-null first part cannot change a type.
 
-A table's columns are the fields of its value (`model.columns`). They are the run directory's contract:
-scripts outside the repository read them. A column is added with a default, so that older parts can be read.
+A table's columns are the fields of its value (`model.step`). They are the run directory's contract:
+scripts outside the repository read them. A new column may be null, so that older parts can be read.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Generic, TypeVar
@@ -18,7 +18,7 @@ import pyarrow as pa
 from laptime.errors import DamagedRun, NewerSchema
 from laptime.files.text import one_line
 from laptime.model import ACCOUNTS, KernelTime, LayerTime, Step
-from laptime.model.columns import StoredColumn, columns_of
+from laptime.model.step import StoredColumn, columns_of
 
 SCHEMA_VERSION = 2
 
@@ -79,28 +79,31 @@ class TableSchema(Generic[Value]):
         unknown = sorted(set(columns) - set(self.arrow.names))
         if unknown:
             raise ValueError(f"{self.name} has no column {', '.join(unknown)}")
-        rows = max((len(given) for given in columns.values() if not _is_scalar(given)), default=1)
-        arrays = [_array(field, self._given(field.name, columns), rows) for field in self.arrow]
+        given = {**self.defaults, **columns}
+        missing = [name for name in self.arrow.names if name not in given]
+        if missing:
+            raise ValueError(f"{self.name} needs a column {missing[0]}")
+        rows = max((len(column) for column in columns.values() if not _is_scalar(column)), default=1)
+        arrays = [_array(field, given[field.name], rows) for field in self.arrow]
         uneven = [field.name for field, array in zip(self.arrow, arrays, strict=True) if len(array) != rows]
         if uneven:
             raise ValueError(f"{self.name}: {', '.join(uneven)} is not {rows} rows long")
         return pa.Table.from_arrays(arrays, schema=self.arrow)
 
-    def _given(self, name: str, columns: Mapping[str, Any]) -> Any:
-        if name in columns:
-            return columns[name]
-        if name not in self.defaults:
-            raise ValueError(f"{self.name} needs a column {name}")
-        return self.defaults[name]
-
-    def missing(self, names: Collection[str]) -> list[str] | None:
-        """The columns that a part with these ones is older than; None where it is no part of this table.
+    def missing(self, part: Any) -> list[str]:
+        """The columns that a part of this Arrow schema is older than; ValueError where it is none of ours.
 
         Columns more, of a newer laptime, are passed over: `run.json` tells whether the schema can be read.
         """
+        names = set(part.names)
         absent = [column for column in self.columns if column.name not in names]
         known = all(column.nullable or column.name in _ACCOUNT_COLUMNS for column in absent)
-        return [column.name for column in absent] if known else None
+        if not known or len(names) < len(part.names):
+            raise ValueError(f"its columns are not those of the table {self.name}")
+        for mine in self.arrow:
+            if mine.name in names and part.field(mine.name).type != mine.type:
+                raise ValueError(f"{mine.name} is {part.field(mine.name).type}, not {mine.type}")
+        return [column.name for column in absent]
 
     def completed(self, table: Any, columns: Sequence[str], *, coded: bool = False) -> Any:
         """A part's rows with these columns: null where it is older; 0 s for an account that came later."""
@@ -140,13 +143,9 @@ def _table(name: str, value: type[Value]) -> TableSchema[Value]:
         name=name,
         value=value,
         columns=columns,
-        defaults={
-            column.name: column.default for column in columns if column.default is not dataclasses.MISSING
-        },
+        defaults={each.name: each.default for each in columns if each.default is not dataclasses.MISSING},
         words={column.name: column.type for column in columns if issubclass(column.type, StrEnum)},
-        arrow=pa.schema(
-            [pa.field(column.name, _arrow_type(column), nullable=column.nullable) for column in columns]
-        ),
+        arrow=pa.schema([pa.field(each.name, _arrow_type(each), nullable=each.nullable) for each in columns]),
     )
 
 

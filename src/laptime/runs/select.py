@@ -20,48 +20,52 @@ import numpy as np
 from numpy.typing import NDArray
 
 from laptime.model import COMPUTE, How, LayerTime, Stage, Step
-from laptime.runs.repeats import find_repeats
-from laptime.runs.table_reader import StoredTable
+from laptime.runs.table_reader import StoredTable, find_repeats
 
 Mask = NDArray[np.bool_]
 Samples = NDArray[np.float64]
 LayerPhase = tuple[str, str]  # a layer's name and a phase
 
 
+@dataclass(frozen=True, slots=True, eq=False)
 class Columns:
     """Columns of a stored table: numbers as arrays (null is NaN), strings as codes into a list of words.
 
     A column with the same value in every row takes the memory of one.
     """
 
-    def __init__(self, stored: StoredTable[Any], names: Sequence[str]) -> None:
-        self._take(stored.read(names, coded=True), stored.schema.repeated)
+    rows: int
+    _arrays: Mapping[str, NDArray[Any]]
+    _known: Mapping[str, Mask]  # of columns with nulls
+    words: Mapping[str, list[str]]
+
+    @classmethod
+    def read(cls, stored: StoredTable[Any], names: Sequence[str]) -> Columns:
+        """These columns of a table on disk."""
+        return cls.of(stored.read(names, coded=True), stored.schema.repeated)
 
     @classmethod
     def of(cls, table: Any, repeated: Collection[str]) -> Columns:
         """Of an Arrow table, whose strings are the columns in `repeated`."""
-        columns = cls.__new__(cls)
-        columns._take(table, repeated)
-        return columns
-
-    def _take(self, table: Any, repeated: Collection[str]) -> None:
-        self.rows = int(table.num_rows)
-        self._arrays: dict[str, NDArray[Any]] = {}
-        self._known: dict[str, Mask] = {}
-        self.words: dict[str, list[str]] = {}
+        rows = int(table.num_rows)
+        arrays: dict[str, NDArray[Any]] = {}
+        known: dict[str, Mask] = {}
+        words: dict[str, list[str]] = {}
         for name in table.column_names:
             column = table.column(name).combine_chunks()
+            table = table.drop_columns([name])  # or all columns would be in memory twice
             if name in repeated:
-                self.words[name] = column.dictionary.to_pylist()
+                words[name] = column.dictionary.to_pylist()
                 codes = column.indices.to_numpy(zero_copy_only=False)
-                self._arrays[name] = _compact(codes.astype(np.min_scalar_type(len(self.words[name]))))
-            elif self.rows and column.null_count == self.rows:  # as the times that only a trace tells
-                self._arrays[name] = np.broadcast_to(np.float64(np.nan), self.rows)
-                self._known[name] = np.broadcast_to(np.False_, self.rows)
+                arrays[name] = _compact(codes.astype(np.min_scalar_type(len(words[name]))))
+            elif rows and column.null_count == rows:  # as the times that only a trace tells
+                arrays[name] = np.broadcast_to(np.float64(np.nan), rows)
+                known[name] = np.broadcast_to(np.False_, rows)
             else:
-                self._arrays[name] = _compact(column.to_numpy(zero_copy_only=False))
+                arrays[name] = _compact(column.to_numpy(zero_copy_only=False))
                 if column.null_count:
-                    self._known[name] = column.is_valid().to_numpy(zero_copy_only=False)
+                    known[name] = column.is_valid().to_numpy(zero_copy_only=False)
+        return cls(rows, arrays, known, words)
 
     def __getitem__(self, name: str) -> NDArray[Any]:
         return self._arrays[name]
@@ -90,12 +94,12 @@ class Columns:
     def at(self, rows: NDArray[Any], names: Collection[str] | None = None) -> Columns:
         """The rows at these places, in this order; of the columns `names`, else of all."""
         names = self._arrays if names is None else names
-        taken = Columns.__new__(Columns)
-        taken.rows = len(rows)
-        taken.words = {name: words for name, words in self.words.items() if name in names}
-        taken._arrays = {name: _taken(self._arrays[name], rows) for name in names}
-        taken._known = {name: _taken(self._known[name], rows) for name in names if name in self._known}
-        return taken
+        return Columns(
+            len(rows),
+            {name: _taken(self._arrays[name], rows) for name in names},
+            {name: _taken(self._known[name], rows) for name in names if name in self._known},
+            {name: words for name, words in self.words.items() if name in names},
+        )
 
     def row(self, place: int) -> dict[str, Any]:
         """One row as it was stored: None is null."""
@@ -120,6 +124,11 @@ def _taken(array: NDArray[Any], rows: NDArray[Any]) -> NDArray[Any]:
     return taken
 
 
+def kernel_traced(every: Columns) -> Mask:
+    """Steps whose idle time a kernel trace tells; that of a pipeline's stage is known by its bubbles."""
+    return np.asarray(~np.isnan(every["idle_s"]) & np.isnan(every["bubble_fill_s"]))
+
+
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class SelectedSteps:
     """The steps of one stage that count, as masks over every step of it."""
@@ -130,8 +139,6 @@ class SelectedSteps:
     traced: Mask  # kernel-traced, past the warm-up; not counted where there are others
     warm_up: Mask
     skipped: int  # first steps left out of each attempt and rank; 0 where no others were left
-    disturbed: int  # steps left out since starting or reading a trace slowed them
-    repeated: int  # rows left out since a later attempt took their step again
 
     def __getitem__(self, name: str) -> NDArray[Any]:
         """A column of the steps that count."""
@@ -165,13 +172,33 @@ class SelectedSteps:
         return float(np.mean(seconds)) if chosen.size else float("nan")
 
 
+def step_keys(rows: Columns | SelectedSteps) -> NDArray[np.int64]:
+    """One number for each step, the same for all ranks that took it together.
+
+    Ranks that update without waiting for each other take none together, and number their steps differently,
+    since only some validate in between: their n-th steps have the same number here.
+    """
+    if asynchronous(rows):
+        ranks = rows["rank"]
+        order = np.argsort(ranks, kind="stable")
+        _, first, place = np.unique(ranks[order], return_index=True, return_inverse=True)
+        keys = np.empty(len(ranks), dtype=np.int64)
+        keys[order] = np.arange(len(ranks)) - first[place]
+        return keys
+    return np.asarray(rows["attempt"].astype(np.int64) << 40 | rows["step"].astype(np.int64))
+
+
+def asynchronous(rows: Columns | SelectedSteps) -> bool:
+    """Whether these are steps of ranks that update parameters which others may have changed since."""
+    return not np.isnan(rows["staleness"]).all()
+
+
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class StepTable:
     """Every step of a run, stage by stage, read once."""
 
     stages: Mapping[Stage, Columns]
-    repeated: Mapping[Stage, int]  # rows left out since a later attempt took their step again
-    repeated_steps: int  # how many steps that were, of one rank
+    repeated_steps: int  # how many steps of one rank a later attempt took again
 
     @property
     def ranks(self) -> list[int]:
@@ -185,75 +212,61 @@ class StepTable:
             float((every["start_s"] + every["wall_s"]).max(initial=0.0)) for every in self.stages.values()
         )
 
+
+class RunTables:
+    """The steps and the layer times of a run, each read once, and which of them count."""
+
+    def __init__(
+        self,
+        steps: StoredTable[Step],
+        layers: StoredTable[LayerTime],
+        *,
+        columns: Sequence[str] | None = None,  # of the steps; else all
+    ) -> None:
+        self._columns = columns or steps.schema.arrow.names
+        self._stored_steps = replace(steps, every_attempt=True)
+        self._stored_layers = replace(layers, every_attempt=True)  # rows of other steps are left out anyway
+        self._selected: dict[tuple[Stage, int, bool | None], SelectedSteps] = {}
+
+    @cached_property
+    def steps(self) -> StepTable:
+        """Every step, but those that a later attempt took again."""
+        table = self._stored_steps.read(self._columns, coded=True)
+        repeats = find_repeats(table)
+        columns = Columns.of(repeats.without(table) if repeats else table, self._stored_steps.schema.repeated)
+        return StepTable(
+            stages={stage: columns.where(columns.equals("stage", stage)) for stage in Stage},
+            repeated_steps=repeats.steps(),
+        )
+
+    @cached_property
+    def layers(self) -> dict[Stage, LayerRows]:
+        """Every layer time of these steps."""
+        columns = Columns.read(self._stored_layers, self._stored_layers.schema.arrow.names)
+        return {stage: _grouped(columns, stage, self.steps.stages[stage]) for stage in Stage}
+
     def select(
         self, stage: Stage, *, skip: int, instrumented: bool | None, disturbed: Collection[int]
     ) -> SelectedSteps:
         """The steps of a stage that count. `instrumented` takes those with or without layer marks only."""
-        every = self.stages[stage]
+        key = (stage, skip, instrumented)
+        if key in self._selected:
+            return self._selected[key]
+        every = self.steps.stages[stage]
         past = _past_warm_up(every, skip)
         skipped = skip if past.any() else 0
         usable = past if skipped else np.ones(every.rows, dtype=np.bool_)
         warm_up = ~usable
         if instrumented is not None:
             usable = usable & (every["instrumented"] == instrumented)
-        traced = usable & ~np.isnan(every["idle_s"])
+        traced = usable & kernel_traced(every)
         plain = usable & ~traced
         calm = plain & ~np.isin(every["step"], list(disturbed))
-        counted = calm if calm.any() else plain if plain.any() else usable
-        return SelectedSteps(
-            stage=stage,
-            every=every,
-            counted=counted,
-            traced=traced,
-            warm_up=warm_up,
-            skipped=skipped,
-            disturbed=int(np.count_nonzero(plain & ~counted)),
-            repeated=self.repeated[stage],
+        counted = next((mask for mask in (calm, plain) if mask.any()), usable)
+        self._selected[key] = SelectedSteps(
+            stage=stage, every=every, counted=counted, traced=traced, warm_up=warm_up, skipped=skipped
         )
-
-
-class RunTables:
-    """The steps and the layer times of a run, each read once, and which of them count."""
-
-    def __init__(self, steps: StoredTable[Step], layers: StoredTable[LayerTime]) -> None:
-        self._stored_steps, self._stored_layers = steps, layers
-        self._selected: dict[tuple[Stage, int, bool | None], SelectedSteps] = {}
-
-    @cached_property
-    def steps(self) -> StepTable:
-        """Every step."""
-        return read_steps(self._stored_steps)
-
-    @cached_property
-    def layers(self) -> dict[Stage, LayerRows]:
-        """Every layer time of these steps."""
-        return read_layers(self._stored_layers, self.steps)
-
-    def select(
-        self, stage: Stage, *, skip: int, instrumented: bool | None, disturbed: Collection[int]
-    ) -> SelectedSteps:
-        """The steps of a stage that count."""
-        key = (stage, skip, instrumented)
-        if key not in self._selected:
-            self._selected[key] = self.steps.select(
-                stage, skip=skip, instrumented=instrumented, disturbed=disturbed
-            )
         return self._selected[key]
-
-
-def read_steps(stored: StoredTable[Step]) -> StepTable:
-    """Read every step, and leave out those that a later attempt took again."""
-    table = replace(stored, every_attempt=True).read(coded=True)
-    repeats = find_repeats(table)
-    columns = Columns.of(repeats.without(table) if repeats else table, stored.schema.repeated)
-    return StepTable(
-        stages={stage: columns.where(columns.equals("stage", stage)) for stage in Stage},
-        repeated={
-            stage: sum(len(steps) for lane, steps in repeats.lanes.items() if lane[0] == stage)
-            for stage in Stage
-        },
-        repeated_steps=repeats.steps(),
-    )
 
 
 def _past_warm_up(every: Columns, skip: int) -> Mask:
@@ -298,12 +311,6 @@ class LayerRows:
         kinds = {words[code] for code in np.unique(self.columns["how"][self.owners[owner]])}
         return min(kinds - {How.MEASURED.value}, default=How.MEASURED.value)
 
-    def marked(self, steps: int) -> Mask:
-        """Which of so many steps have layer times."""
-        mask = np.zeros(steps, dtype=np.bool_)
-        mask[self.step] = True
-        return mask
-
     def cells(self, steps: Mask) -> Iterator[tuple[LayerPhase, LayerCells]]:
         """By layer and phase, the rows of these steps; those of one step are added up."""
         chosen = steps[self.step]
@@ -317,17 +324,16 @@ class LayerRows:
 
     def _added_up(self, places: NDArray[np.intp]) -> LayerCells:
         step = self.step[places]
-        starts = np.flatnonzero(np.diff(step, prepend=-1)) if self.repeated else np.arange(0)
-        several = self.repeated and len(starts) < len(step)
+        starts = np.flatnonzero(np.diff(step, prepend=-1)) if self.repeated else np.arange(len(step))
 
         def values(name: str, add: np.ufunc = np.add) -> Samples:
             array = _taken(self.columns[name], places)
-            if several:
+            if len(starts) < len(step):
                 array = add.reduceat(array.astype(np.float64), starts)
             return array if array.strides == (0,) else array.astype(np.float64, copy=False)
 
         return LayerCells(
-            step=step[starts] if several else step,
+            step=step[starts],
             seconds=values("seconds"),
             calls=values("calls"),
             busy_s=values("busy_s"),
@@ -344,12 +350,6 @@ class LayerRows:
 
 
 _VALUES = ("start_s", "seconds", "calls", "how", "busy_s", "idle_s", "memory_bytes")
-
-
-def read_layers(stored: StoredTable[LayerTime], steps: StepTable) -> dict[Stage, LayerRows]:
-    """Read every layer time, and leave out those of steps that are not among `steps`."""
-    columns = Columns(replace(stored, every_attempt=True), stored.schema.arrow.names)
-    return {stage: _grouped(columns, stage, steps.stages[stage]) for stage in Stage}
 
 
 def _grouped(columns: Columns, stage: Stage, steps: Columns) -> LayerRows:
@@ -387,17 +387,14 @@ def _places(columns: Columns, rows: NDArray[np.intp], steps: Columns) -> NDArray
     places = np.full(len(rows), -1, dtype=np.int32)
     number, of_steps = _taken(columns["step"], rows), _lanes(steps)
     lanes = np.unique(of_steps)
-    of_rows = None if len(lanes) == 1 and _single(columns) else _taken(_lanes(columns), rows)
+    single = len(lanes) == 1 and columns["attempt"].strides == columns["rank"].strides == (0,)
+    of_rows = None if single else _taken(_lanes(columns), rows)
     for lane in lanes:
         at = np.flatnonzero(of_steps == lane)
         numbers = steps["step"][at]
         here = slice(None) if of_rows is None else of_rows == lane
         places[here] = _looked_up(number[here], numbers, at)
     return places
-
-
-def _single(columns: Columns) -> bool:
-    return columns["attempt"].strides == (0,) and columns["rank"].strides == (0,)
 
 
 def _looked_up(wanted: NDArray[Any], numbers: NDArray[Any], at: NDArray[np.intp]) -> NDArray[Any]:
@@ -438,7 +435,7 @@ class SelectedLayers:
     @property
     def all_traced(self) -> bool:
         """Whether the times include the tracer's cost, since only traced steps have layer times."""
-        return bool(self.count and not np.isnan(self.steps.every["idle_s"][self.timed]).any())
+        return bool(self.count and kernel_traced(self.steps.every)[self.timed].all())
 
     def cells(self) -> Iterator[tuple[LayerPhase, LayerCells]]:
         """By layer and phase, a number for each step that times are taken from and that has it."""
@@ -458,8 +455,9 @@ class SelectedLayers:
 
 def select_layers(steps: SelectedSteps, rows: LayerRows) -> SelectedLayers:
     """The layer times of the steps that count."""
-    marked = rows.marked(steps.every.rows)
-    plain = np.isnan(steps.every["idle_s"])
+    marked = np.zeros(steps.every.rows, dtype=np.bool_)
+    marked[rows.step] = True
+    plain = ~kernel_traced(steps.every)
     choices = (steps.counted, plain & ~steps.warm_up, plain, steps.traced)
     timed = next((marked & mask for mask in choices if (marked & mask).any()), marked)
     return SelectedLayers(

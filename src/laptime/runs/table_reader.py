@@ -1,27 +1,96 @@
 """A table of a run as it lies on disk: read row group by row group, also while it is being written.
 
-Steps that a later attempt took again are left out of what is read (`repeats`), with their layers and kernels.
+A resumed training goes back to its checkpoint, so what followed that in the attempt before is taken again.
+Both times were measured and stay on disk; of each step, the last attempt counts. The earlier ones are left
+out of what is read, with their layers and kernels.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Generic
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from numpy.typing import NDArray
 
 from laptime.errors import DamagedRun, RunError
+from laptime.files.parquet import check_pages, column_bounds, read_row_group
 from laptime.files.text import first_line, one_line
-from laptime.runs.parts import MOST_TEXT_BYTES, PartFile, live, open_part
-from laptime.runs.repeats import KEY, NONE, Repeats, find_repeats
+from laptime.runs.parts import MOST_TEXT_BYTES, PartFile, live, live_parts, open_part
 from laptime.runs.schema import TableSchema, Value
 from laptime.runs.schema import steps as steps_schema
 
+KEY = ("stage", "attempt", "step", "rank")
+Lane = tuple[str, int, int]  # stage, attempt, rank
+
 _RELISTS = 20  # a part merged away while it was to be read: list again; a run merges once in many seconds
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Repeats:
+    """The steps of each lane that a later attempt took again."""
+
+    lanes: Mapping[Lane, NDArray[np.int64]]
+
+    def __len__(self) -> int:
+        """How many rows of the table of steps do not count."""
+        return sum(map(len, self.lanes.values()))
+
+    def steps(self) -> int:
+        """How many steps were taken more than once, of the lowest rank."""
+        lowest = min((rank for _, _, rank in self.lanes), default=0)
+        return len({(stage, step) for stage, _, step, rank in self if rank == lowest})
+
+    def without(self, table: Any) -> Any:
+        """The rows of a table, with the columns of KEY among its own, that count."""
+        stages, codes = _coded(table["stage"])
+        attempt, step, rank = (table[name].to_numpy() for name in KEY[1:])
+        counts = np.ones(table.num_rows, dtype=np.bool_)
+        for (stage, attempt_number, rank_number), steps in self.lanes.items():
+            if stage in stages:
+                here = (attempt == attempt_number) & (rank == rank_number) & (codes == stages.index(stage))
+                counts[here] = ~np.isin(step[here], steps)
+        return table if counts.all() else table.filter(counts)
+
+    def __iter__(self) -> Iterator[tuple[str, int, int, int]]:
+        """Stage, attempt, step and rank of every row that does not count."""
+        for (stage, attempt, rank), steps in self.lanes.items():
+            yield from ((stage, attempt, step, rank) for step in steps.tolist())
+
+
+_NONE = Repeats(lanes={})
+
+
+def find_repeats(steps: Any) -> Repeats:
+    """From the columns of KEY of every step that is on disk."""
+    attempts, numbers, ranks = (steps[name].to_numpy() for name in KEY[1:])
+    if not attempts.size or attempts.min() == attempts.max():
+        return _NONE
+    stages, codes = _coded(steps["stage"])
+    order = np.lexsort((attempts, numbers, ranks, codes))
+    same = np.ones(len(order) - 1, dtype=np.bool_)  # step as in the next row
+    for column in (codes, ranks, numbers):
+        same &= column[order][1:] == column[order][:-1]
+    ends = np.append(np.flatnonzero(~same), len(order) - 1)
+    last = np.repeat(attempts[order][ends], np.diff(ends, prepend=-1))
+    lanes: dict[Lane, list[int]] = {}
+    for row in order[attempts[order] < last].tolist():
+        lane = stages[int(codes[row])], int(attempts[row]), int(ranks[row])
+        lanes.setdefault(lane, []).append(int(numbers[row]))
+    return Repeats(lanes={lane: np.array(steps) for lane, steps in lanes.items()})
+
+
+def _coded(words: Any) -> tuple[list[str], NDArray[Any]]:
+    """The words of a column, and the place of each row's among them."""
+    whole = words.combine_chunks()
+    coded = whole if hasattr(whole, "dictionary") else whole.dictionary_encode()
+    return coded.dictionary.to_pylist(), coded.indices.to_numpy(zero_copy_only=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,10 +101,6 @@ class StoredTable(Generic[Value]):
     schema: TableSchema[Value]
     every_attempt: bool = False  # whether steps that were taken again are read as often as they were taken
 
-    def parts(self) -> list[Path]:
-        """The part files to read, rank by rank and in order."""
-        return [part.path for part in live(self.directory)]
-
     def check(self) -> int:
         """How many rows are on disk, those of steps that were taken again included.
 
@@ -43,27 +108,38 @@ class StoredTable(Generic[Value]):
         """
         return sum(rows for rows, _ in self._walk(columns=[], steps=range(0)))
 
+    def check_pages(self) -> None:
+        """Raise DamagedRun where a page unpacks to more than any has: other readers do not look."""
+        for path in live_parts(self.directory):
+            with suppress(FileNotFoundError), _naming(path), open_part(path) as parquet:
+                for group in range(parquet.num_row_groups):
+                    check_pages(path, parquet, group, parquet.schema_arrow.names)
+
     def rows_of(self, rank: int) -> int:
         """How many rows a rank has on disk."""
-        return sum(
-            open_part(part.path).metadata.num_rows for part in live(self.directory) if part.rank == rank
-        )
+        parts = [part.path for part in live(self.directory) if part.rank == rank]
+        return sum(open_part(path).metadata.num_rows for path in parts)
 
     def repeats(self) -> Repeats:
         """Which steps of the run were taken again. Footers tell where there was one attempt, as mostly."""
-        steps = StoredTable(directory=self.directory.parent / steps_schema.name, schema=steps_schema)
+        folder = self.directory.parent / steps_schema.name
+        steps = StoredTable(directory=folder, schema=steps_schema, every_attempt=True)
         if steps.last_attempt() in (None, 0):
-            return NONE
-        groups = [table for _, table in steps._walk(columns=list(KEY), steps=None) if table is not None]
-        return find_repeats(pa.concat_tables(groups)) if groups else NONE
+            return _NONE
+        return find_repeats(steps.read(KEY))
 
     def last_attempt(self) -> int | None:
         """The highest attempt of any row; None without rows."""
         attempts: list[int] = []
-        for path in self.parts():
+        for path in live_parts(self.directory):
             try:
                 with _naming(path), open_part(path) as parquet:
-                    attempts += _attempts(parquet)
+                    for group, bounds in enumerate(column_bounds(path, "attempt")):
+                        if bounds is not None:
+                            attempts.append(bounds[1])
+                        elif parquet.metadata.row_group(group).num_rows:  # an older laptime wrote it
+                            rows = read_row_group(path, parquet, group, ["attempt"])
+                            attempts.append(pc.max(rows["attempt"]).as_py() or 0)
             except FileNotFoundError:  # merged away since; its rows are in the part that took its place
                 return self.last_attempt()
         return max(attempts, default=None)
@@ -73,23 +149,26 @@ class StoredTable(Generic[Value]):
     ) -> Any:
         """Rows as one Arrow table; `coded` leaves strings as indices into a dictionary, much faster."""
         wanted = self.schema.arrow.names if columns is None else list(columns)
-        empty = self.schema.arrow.empty_table().select(wanted)
-        for place, name in enumerate(wanted if coded else ()):
-            if name in self.schema.repeated:
-                empty = empty.set_column(place, name, empty.column(name).dictionary_encode())
         tables: list[Any] = list(self.row_groups(wanted, coded=coded, steps=steps))
-        return pa.concat_tables(tables or [empty]).unify_dictionaries()
+        if not tables:
+            empty = self.schema.arrow.empty_table().select(wanted)
+            for place, name in enumerate(wanted if coded else ()):
+                if name in self.schema.repeated:
+                    empty = empty.set_column(place, name, empty.column(name).dictionary_encode())
+            tables = [empty]
+        return pa.concat_tables(tables).unify_dictionaries()
 
     def row_groups(
         self, columns: Sequence[str] | None = None, *, coded: bool = False, steps: range | None = None
     ) -> Iterator[Any]:
         """Tables of some 100,000 rows, in order. `steps` passes over row groups that hold none of them."""
         wanted: list[str] = self.schema.arrow.names if columns is None else list(columns)
-        repeats = NONE if self.every_attempt else self.repeats()
+        repeats = _NONE if self.every_attempt else self.repeats()
         needed = list(dict.fromkeys((*wanted, *KEY))) if repeats else wanted
         for _, table in self._walk(columns=needed, steps=steps, coded=coded):
             if table is not None:
                 yield repeats.without(table).select(wanted) if repeats else table
+            del table  # or it would be in memory while the next is read
 
     def _walk(
         self, *, columns: list[str], steps: range | None, coded: bool = False
@@ -106,6 +185,7 @@ class StoredTable(Generic[Value]):
                     for rows, table in self._walk_parts(parts, seen, columns, steps, coded):
                         seen += rows
                         yield rows, table
+                        del table
                 except FileNotFoundError:
                     continue
                 break
@@ -118,34 +198,25 @@ class StoredTable(Generic[Value]):
         for part in parts:
             with _naming(part.path):
                 parquet = open_part(part.path)
-                missing = self._missing(parquet.schema_arrow)
+                missing = self.schema.missing(parquet.schema_arrow)
                 stored = [name for name in columns if name not in missing]
                 words = [name for name in stored if name in self.schema.repeated]
                 parquet = open_part(part.path, metadata=parquet.metadata, read_dictionary=words)
+                bounds = column_bounds(part.path, "step") if steps else [None] * parquet.num_row_groups
             for group in range(parquet.num_row_groups):
-                facts = parquet.metadata.row_group(group)
-                rows = facts.num_rows
+                rows = parquet.metadata.row_group(group).num_rows
                 if rows <= skip:
                     skip -= rows
                     continue
                 table = None
-                if _may_hold(facts, steps):
+                low, high = bounds[group] or (-math.inf, math.inf)
+                if steps is None or (steps and low <= max(steps) and high >= min(steps)):
                     with _naming(part.path):
-                        table = parquet.read_row_group(group, columns=stored).slice(skip)
+                        table = read_row_group(part.path, parquet, group, stored).slice(skip)
                         table = self._checked(table, coded=coded)
                         table = self.schema.completed(table, columns, coded=coded) if missing else table
                 yield rows - skip, table
                 skip = 0
-
-    def _missing(self, columns: Any) -> list[str]:
-        """The columns that a part is older than; raises where it is no part of this table."""
-        missing = self.schema.missing(columns.names)
-        if missing is None or len(set(columns.names)) < len(columns.names):
-            raise pa.ArrowInvalid(f"its columns are not those of the table {self.schema.name}")
-        for mine in self.schema.arrow:
-            if mine.name not in missing and columns.field(mine.name).type != mine.type:
-                raise pa.ArrowInvalid(f"{mine.name} is {columns.field(mine.name).type}, not {mine.type}")
-        return missing
 
     def _checked(self, table: Any, *, coded: bool) -> Any:
         """Rows without gaps where there may be none; words as text, if they do not explode as such."""
@@ -162,27 +233,6 @@ class StoredTable(Generic[Value]):
                             raise pa.ArrowInvalid(f"{field.name} holds {size:,} bytes of text")
                 table = table.set_column(place, field, column.cast(field.type))
         return table
-
-
-def _attempts(parquet: Any) -> list[int]:
-    """The highest attempts in a part, by its footer; from its rows, where an older laptime wrote it."""
-    place = parquet.schema_arrow.names.index("attempt")
-    groups = [parquet.metadata.row_group(group) for group in range(parquet.num_row_groups)]
-    bounds = [group.column(place).statistics for group in groups if group.num_rows]
-    if all(bound is not None and bound.has_min_max for bound in bounds):
-        return [int(bound.max) for bound in bounds]
-    return [int(pc.max(parquet.read(columns=["attempt"])["attempt"]).as_py() or 0)]
-
-
-def _may_hold(facts: Any, steps: range | None) -> bool:
-    """Whether a row group can hold a row of these steps, by the bounds in the part's footer."""
-    if not steps:
-        return steps is None
-    for place in range(facts.num_columns):
-        column = facts.column(place)
-        if column.path_in_schema == "step" and (bounds := column.statistics) and bounds.has_min_max:
-            return bool(bounds.min <= max(steps) and bounds.max >= min(steps))
-    return True
 
 
 @contextmanager

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass
+from pathlib import Path
 
 import torch
 
 from laptime.errors import TrainingError, UnsupportedDevice
-from laptime.recorder.backends import Backend, accelerators, backend_of
+from laptime.recorder.backends import accelerators, backend_of
 from laptime.training.ranks import Ranks
 
 GIB = 2**30
@@ -16,13 +17,12 @@ GIB = 2**30
 
 def choose_device(asked: str | None, local: int = 0, locals: int = 1) -> tuple[torch.device, str]:
     """The device to use, and why. Of several local ranks each takes its own GPU, or all take the CPU."""
-    backend = _accelerator(asked)
+    known = list(accelerators())
+    # The kind that was asked for; otherwise the first with a device here, or the first.
+    wanted = [each for each in known if asked is not None and asked.partition(":")[0] == each.type]
+    backend = (wanted or [each for each in known if each.count()] or known)[0]
     kind, gpus = backend.type, backend.count()
-    devices = [
-        f"{accelerator.type}:{index}"
-        for accelerator in accelerators()
-        for index in range(accelerator.count())
-    ]
+    devices = [f"{each.type}:{index}" for each in known for index in range(each.count())]
     here = ", ".join(["this machine has cpu", *devices])
     if asked is None or asked == kind:
         if gpus >= locals:
@@ -48,18 +48,11 @@ def choose_device(asked: str | None, local: int = 0, locals: int = 1) -> tuple[t
     return device, "as asked"
 
 
-def _accelerator(asked: str | None) -> Backend:
-    """The backend that was asked for; otherwise the first with a device here, or the first."""
-    known = list(accelerators())
-    wanted = [backend for backend in known if asked is not None and asked.partition(":")[0] == backend.type]
-    return next(iter(wanted or [backend for backend in known if backend.count()] or known))
-
-
 def share_of_threads(locals: int) -> tuple[int, str]:
     """CPU threads for each of several local ranks, and why. More threads than cores slow all ranks down."""
-    if "OMP_NUM_THREADS" in os.environ:
-        return torch.get_num_threads(), "as OMP_NUM_THREADS says"
     cores = torch.get_num_threads()
+    if "OMP_NUM_THREADS" in os.environ:
+        return cores, "as OMP_NUM_THREADS says"
     return max(1, cores // locals), f"{cores} core{'s' * (cores > 1)} shared by {locals} ranks"
 
 
@@ -84,29 +77,24 @@ class DeviceSetup:
         if threads is not None:
             torch.set_num_threads(threads)
         if memory_limit is not None:
-            _limit(device, memory_limit)
+            _limit_memory(device, memory_limit)
         return cls(device=device, why=why, ranks=ranks)
 
 
-def _limit(device: torch.device, gib: float) -> None:
+def _limit_memory(device: torch.device, gib: float) -> None:
     """Limit memory: of the allocator on a GPU, of the process on a CPU."""
     backend, wanted = backend_of(device), int(gib * GIB)
-    whole, used = backend.memory_bytes(device), _used()
+    whole = backend.memory_bytes(device)
     if backend.accelerator and whole is not None and wanted > whole:
         raise TrainingError(
             f"memory_limit = {gib:g} GiB is more than the {whole / GIB:.1f} GiB of {device}; lower it"
         )
-    if not backend.accelerator and wanted <= used:
-        raise TrainingError(
-            f"memory_limit = {gib:g} GiB is less than the {used / GIB:.1f} GiB in use already; raise it"
-        )
+    if not backend.accelerator:
+        # Bytes of data that this process has mapped: what RLIMIT_DATA counts.
+        lines = Path("/proc/self/status").read_text(encoding="ascii").splitlines()
+        used = next((int(line.split()[1]) * 1024 for line in lines if line.startswith("VmData:")), 0)
+        if wanted <= used:
+            raise TrainingError(
+                f"memory_limit = {gib:g} GiB is less than the {used / GIB:.1f} GiB in use already; raise it"
+            )
     backend.limit_memory(device, wanted)
-
-
-def _used() -> int:
-    """Bytes of data that this process has mapped: what RLIMIT_DATA counts."""
-    with open("/proc/self/status", encoding="ascii") as file:
-        for line in file:
-            if line.startswith("VmData:"):
-                return int(line.split()[1]) * 1024
-    return 0

@@ -7,10 +7,10 @@ would have seen, whichever process reads them, and however many ranks share the 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import KW_ONLY, dataclass
 from typing import Any
 
 import torch
-from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, Sampler
 
 from laptime.recorder.backends import accelerators, backend_of
@@ -18,36 +18,30 @@ from laptime.training.config import LoaderConfig
 from laptime.training.objectives import Batch
 
 
+@dataclass(eq=False)
 class Order(Sampler[list[int]]):
     """The picks of each batch: a sample's index + epoch · samples, so that augmentation knows the epoch.
 
     Every rank takes every n-th sample of the same order, and as many batches as all the others.
     """
 
-    def __init__(
-        self,
-        samples: int,
-        batch: int,
-        *,
-        seed: int,
-        shuffle: bool,
-        drop_last: bool,
-        rank: int = 0,
-        ranks: int = 1,
-        epochs: int = 0,
-    ) -> None:
-        self.epochs = epochs  # of the training, one after the other; 0: a single epoch
-        self._samples, self._batch, self._seed = samples, batch, seed
-        self._shuffle, self._drop_last = shuffle, drop_last
-        self._rank, self._ranks = rank, ranks
-        self.epoch = 0
-        self.first = 0  # batches of this epoch that are already done
+    samples: int
+    batch: int
+    _: KW_ONLY
+    seed: int
+    shuffle: bool
+    drop_last: bool
+    rank: int = 0
+    ranks: int = 1
+    epochs: int = 0  # of the training, one after the other; 0: a single epoch
+    epoch: int = 0
+    first: int = 0  # batches of this epoch that are already done
 
     @property
     def batches(self) -> int:
         """Batches in an epoch, for each rank."""
-        mine = self._samples // self._ranks if self._drop_last else -(-self._samples // self._ranks)
-        return mine // self._batch if self._drop_last else -(-mine // self._batch)
+        mine = self.samples // self.ranks if self.drop_last else -(-self.samples // self.ranks)
+        return mine // self.batch if self.drop_last else -(-mine // self.batch)
 
     def __len__(self) -> int:
         epochs = max(1, self.epochs - self.epoch)
@@ -56,23 +50,16 @@ class Order(Sampler[list[int]]):
     def __iter__(self) -> Iterator[list[int]]:
         first = self.first
         for epoch in range(self.epoch, max(self.epochs, self.epoch + 1)):
-            order = self._order(epoch)
+            order = torch.arange(self.samples)
+            if self.shuffle:
+                generator = torch.Generator().manual_seed(self.seed * 1_000_003 + epoch)
+                order = torch.randperm(self.samples, generator=generator)
             # Every rank gets equally many batches, or one would wait for ever: a few samples are used twice.
-            missing = -len(order) % self._ranks
-            mine = torch.cat([order, order[:missing]])[self._rank :: self._ranks] + epoch * self._samples
+            missing = -len(order) % self.ranks
+            mine = torch.cat([order, order[:missing]])[self.rank :: self.ranks] + epoch * self.samples
             for index in range(first, self.batches):
-                yield mine[index * self._batch : (index + 1) * self._batch].tolist()
+                yield mine[index * self.batch : (index + 1) * self.batch].tolist()
             first = 0
-
-    def _order(self, epoch: int) -> Tensor:
-        if not self._shuffle:
-            return torch.arange(self._samples)
-        generator = torch.Generator().manual_seed(self._seed * 1_000_003 + epoch)
-        return torch.randperm(self._samples, generator=generator)
-
-
-def _as_it_is(batch: Any) -> Any:
-    return batch
 
 
 class Batches:
@@ -95,10 +82,8 @@ class Batches:
         self._loader: DataLoader[Any] = DataLoader(
             dataset,
             batch_sampler=order,
-            generator=torch.Generator().manual_seed(
-                0
-            ),  # otherwise every epoch would advance the training's generator
-            collate_fn=_as_it_is,  # datasets make whole batches
+            generator=torch.Generator().manual_seed(0),  # not the training's, which every epoch would advance
+            collate_fn=tuple,  # datasets make whole batches, as tuples
             num_workers=workers,
             pin_memory=pinned and any(accelerator.count() for accelerator in accelerators()) and not resident,
             prefetch_factor=config.prefetch if workers else None,
@@ -109,7 +94,12 @@ class Batches:
         """The batches of an epoch from the `first` on."""
         if self._running is None or self._next != (epoch, first):
             self.order.epoch, self.order.first = epoch, first
-            self._running = self._from_here()
+            # Batch after batch: workers do not wait for an epoch to end before they begin with the next.
+            self._running = iter(self._loader)
+            if self._ahead:
+                self._running = _copied_ahead(self._running, self._device)
+            elif self._device.type != "cpu":
+                self._running = (moved(batch, self._device) for batch in self._running)
         for index in range(first, self.order.batches):
             self._next = epoch, index + 1
             yield next(self._running)
@@ -117,14 +107,9 @@ class Batches:
         if not self.order.epochs:
             self._running = None
 
-    def _from_here(self) -> Iterator[Batch]:
-        """Batch after batch: workers do not wait for an epoch to end before they begin with the next."""
-        batches = iter(self._loader)
-        if self._ahead:
-            return _ahead(batches, self._device)
-        if self._device.type == "cpu":
-            return batches
-        return (moved(batch, self._device) for batch in batches)
+    def sample(self) -> Batch:
+        """A batch of one sample, on the device."""
+        return moved(self._loader.dataset.__getitems__([0]), self._device)  # type: ignore[attr-defined]
 
     def close(self) -> None:
         """End the workers."""
@@ -133,39 +118,24 @@ class Batches:
             iterator._shutdown_workers()
 
 
-def moved(batch: Any, device: torch.device) -> Any:
-    """A batch on the device, through tuples, lists and dicts; anything with `.to` moves itself."""
-    if isinstance(batch, tuple | list):
-        return type(batch)(moved(inner, device) for inner in batch)
-    if isinstance(batch, dict):
-        return {key: moved(inner, device) for key, inner in batch.items()}
-    return batch.to(device, non_blocking=True) if hasattr(batch, "to") else batch
+def moved(batch: Batch, device: torch.device) -> Batch:
+    """A batch on the device: each of its parts moves itself."""
+    return tuple(part.to(device, non_blocking=True) for part in batch)
 
 
-def _ahead(batches: Iterator[Any], device: torch.device) -> Iterator[Batch]:
+def _copied_ahead(batches: Iterator[Batch], device: torch.device) -> Iterator[Batch]:
     """Each batch, copied on a stream of its own while the one before it was computed on."""
     backend = backend_of(device)
     stream, compute = backend.stream(device), backend.current_stream(device)
-    following: Any = None
+    following: Batch | None = None
     for batch in batches:
         with backend.on_stream(stream):
             copied = moved(batch, device)
         if following is not None:
             yield following
         compute.wait_stream(stream)
-        _used_on(copied, compute)
+        for part in copied:
+            part.record_stream(compute)  # tells the allocator that another stream uses it, too
         following = copied
     if following is not None:
         yield following
-
-
-def _used_on(batch: Any, stream: Any) -> None:
-    """Tell the allocator that a batch made on another stream is used on this one."""
-    if isinstance(batch, Tensor):
-        batch.record_stream(stream)
-    elif isinstance(batch, tuple | list):
-        for inner in batch:
-            _used_on(inner, stream)
-    elif isinstance(batch, dict):
-        for inner in batch.values():
-            _used_on(inner, stream)

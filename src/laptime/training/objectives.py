@@ -15,6 +15,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from laptime.errors import ConfigError
+
 Batch = tuple[Any, ...]
 Criterion = Callable[[Tensor, Tensor], Tensor]
 
@@ -25,7 +27,6 @@ class Moment:
 
     epoch: int
     epochs: int
-    step: int  # since the start of the training
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,7 +40,13 @@ class StepLoss:
 
 
 class Objective:
-    """Base class: one group of parameters and one loss a step, computed by `judge`."""
+    """Base class: one group of parameters and one loss a step, computed by `judge`.
+
+    It is given the loss that a configuration names; None leaves the choice to the objective.
+    """
+
+    def __init__(self, criterion: Criterion | None = None) -> None:
+        self.criterion = criterion or F.cross_entropy
 
     def groups(self, network: nn.Module) -> dict[str, list[nn.Parameter]]:
         """The parameters that each optimizer updates, by the name that a `StepLoss` gives as its group."""
@@ -63,11 +70,7 @@ class Classification(Objective):
 
     AUXILIARY = 0.3
 
-    def __init__(self, criterion: Criterion = F.cross_entropy) -> None:
-        self.criterion = criterion
-
     def judge(self, network: nn.Module, batch: Batch) -> StepLoss:
-        """The loss of the batch's targets under the network's scores."""
         inputs, targets = batch
         output = network(inputs)
         scores, *others = (output,) if isinstance(output, Tensor) else tuple(output)
@@ -81,14 +84,25 @@ class Classification(Objective):
         )
 
 
-class Reconstruction(Objective):
-    """The network reconstructs its input; targets in the batch are ignored."""
+class WithoutClasses(Objective):
+    """Base class of objectives that compare numbers with numbers; targets in the batch are ignored."""
 
-    def __init__(self, criterion: Criterion = F.mse_loss) -> None:
-        self.criterion = criterion
+    def __init__(self, criterion: Criterion | None = None) -> None:
+        if criterion is F.cross_entropy:
+            raise ConfigError(
+                "loss.name = 'cross-entropy' needs classes, and this network has none; "
+                "use 'squared' or 'binary-cross-entropy', or leave it out"
+            )
+        super().__init__(criterion or F.binary_cross_entropy_with_logits)
+
+
+class Reconstruction(WithoutClasses):
+    """The network reconstructs its input: the distance of the output from it, squared by default."""
+
+    def __init__(self, criterion: Criterion | None = None) -> None:
+        super().__init__(criterion or F.mse_loss)
 
     def judge(self, network: nn.Module, batch: Batch) -> StepLoss:
-        """The distance of the output from the input."""
         inputs = batch[0]
         return StepLoss(loss=self.criterion(network(inputs), inputs))
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
@@ -14,6 +14,8 @@ from laptime.hardware import Device
 from laptime.model import Workload
 from laptime.model.prediction import Prediction
 from laptime.runs import Run, load
+from laptime.training import target
+from laptime.training.target import Sample
 
 if TYPE_CHECKING:
     from torch import nn
@@ -22,8 +24,6 @@ if TYPE_CHECKING:
 
 BATCH = 32  # samples of a step where none are asked for and the input is known
 MOST_SAMPLES = 10**9  # of a step: no tensor of more was ever trained on
-# One input of a sample without the batch, and its type: ((128,), "int64").
-Shape = tuple[tuple[int, ...], str]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,7 +31,7 @@ class NetworkOptions:
     """How a network is read; a saved workload and a run have all of it already. None: not said."""
 
     input: Any = None  # the shape of one sample without the batch
-    inputs: Sequence[Shape] | None = None  # or all inputs of a sample with their types
+    inputs: Sequence[Sample] | None = None  # or all inputs of a sample with their types
     example: Any = None  # or a batch
     precision: str | None = None
     mode: str | None = None
@@ -42,9 +42,9 @@ class NetworkOptions:
 
     def refuse(self, what: str, *allowed: str) -> None:
         """Raise where something was said that cannot be changed any more."""
-        for name in ("input", "inputs", "example", "precision", "mode", "optimizer", "loss", "layers"):
-            if name not in allowed and getattr(self, name) is not None:
-                raise FixedOption(name, what)
+        for option in fields(self):
+            if option.name not in ("name", *allowed) and getattr(self, option.name) is not None:
+                raise FixedOption(option.name, what)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,7 +64,7 @@ class PredictionTarget:
 
         if self.run is None:
             return predict_all(self.read(size), devices, **training)
-        return [predict_run(self.run, device, batch=size, mode=self.mode, **training) for device in devices]
+        return predict_run(self.run, devices, batch=size, mode=self.mode, **training)
 
 
 def prediction_target(subject: Any, options: NetworkOptions) -> PredictionTarget:
@@ -72,7 +72,7 @@ def prediction_target(subject: Any, options: NetworkOptions) -> PredictionTarget
     if isinstance(subject, Path | str):
         subject = _stored(subject) or subject
     if isinstance(subject, Run):
-        from laptime.estimate.measured_step import workload_of
+        from laptime.estimate.run_correction import workload_of
 
         options.refuse("a run", "mode")
         return _kept(workload_of(subject), run=subject, mode=options.mode)
@@ -106,56 +106,71 @@ def _kept(workload: Workload, *, run: Run | None = None, mode: str | None = None
 
 def _network(network: Any, options: NetworkOptions) -> PredictionTarget:
     """A module with its input: as given, or as its configuration tells."""
+    import torch
+
+    from laptime.capture import inputs
+
+    module, notes = inputs.module(network)
+    make: Callable[[int], Any]
     if options.example is not None:
-        return replace(_kept(_read(network, options, options.example)), traced=True)
+        example = inputs.batch(module, options.input, options.example, None)
+        return replace(_kept(_read(module, options, example, notes)), traced=True)
     if options.inputs is not None:
-        make = _maker(options.inputs)
-        return _readable(lambda size: _read(network, options, make(size)), BATCH)
-    if options.input is not None:
-        return _readable(lambda size: _read(network, options, None, size), 1)
-    from laptime.capture.config_input import config_input
-    from laptime.capture.inputs import module
+        samples = [(sample.shape, getattr(torch, sample.dtype)) for sample in options.inputs]
+        usual, make = (
+            BATCH,
+            lambda size: tuple(
+                torch.zeros((size, *shape), dtype=dtype, device="meta") for shape, dtype in samples
+            ),
+        )
+    elif options.input is not None:
+        usual, make = 1, lambda size: inputs.batch(module, options.input, None, size)
+    elif (known := inputs.config_input(module, options.mode or "training")) is not None:
+        usual, make, notes = BATCH, known.make, (known.note, *notes)
+    else:
+        ids = any(isinstance(submodule, torch.nn.Embedding) for submodule in module.modules())
+        shape = "token ids as int64:128" if ids else "3x224x224, or (3, 224, 224) in Python"
+        raise UnknownInput(
+            f"{options.name or type(module).__name__} does not say what it takes; "
+            f"give the shape of one sample as input, such as {shape}"
+        )
 
-    inner, _ = module(network)
-    known = config_input(inner, options.mode or "training")
-    if known is None:
-        raise UnknownInput(f"{options.name or type(inner).__name__} {_advice(inner)}")
-
-    def read(size: int) -> Workload:
-        made = _read(network, options, known.make(size))
-        return replace(made, notes=(known.note, *made.notes))
-
-    return _readable(read, BATCH)
-
-
-def _readable(read: Callable[[int], Workload], batch: int) -> PredictionTarget:
     @cache
-    def checked(size: int) -> Workload:
+    def read(size: int) -> Workload:
         if type(size) is int and size > MOST_SAMPLES:
             raise WorkloadError(f"batch is {size}; give at most {MOST_SAMPLES:,} samples")
-        return read(size)
+        return _read(module, options, make(size), notes)
 
-    return PredictionTarget(read=checked, batch=batch, traced=True)
+    return PredictionTarget(read=read, batch=usual, traced=True)
 
 
-def _advice(network: nn.Module) -> str:
-    """What to give where nothing tells what a network takes."""
-    from torch import nn
+def _read(module: nn.Module, options: NetworkOptions, batch: Any, notes: Sequence[str]) -> Workload:
+    """What one step of a network asks of any machine, read off it without running or allocating it."""
+    from laptime.capture import inputs, trace
+    from laptime.recorder.layer_division import Division
 
-    ids = any(isinstance(submodule, nn.Embedding) for submodule in network.modules())
-    shape = "token ids as int64:128" if ids else "3x224x224, or (3, 224, 224) in Python"
-    return f"does not say what it takes; give the shape of one sample as input, such as {shape}"
+    precision = options.precision or "fp32"
+    read = trace(
+        module,
+        batch,
+        division=Division(module, granularity=options.layers or "layer", network=0, prefix="", first=0),
+        precision=precision,
+        mode=options.mode or "training",
+        optimizer=options.optimizer or "momentum",
+        name=options.name,
+        **({} if options.loss is None else {"loss": options.loss}),
+    )
+    return replace(read, precision=inputs.precision(module, precision), notes=(*notes, *read.notes))
 
 
 def _named(name: str, options: NetworkOptions) -> PredictionTarget:
     """A network of the zoo, of `transformers`, or what `module:callable` and `file.py:callable` name."""
     import torch
 
-    from laptime.training import target
     from laptime.training.networks.registry import entry
 
     options = replace(options, name=options.name or name)
-    known, network = None, None
+    known = None
     if ":" not in name and not name.endswith(".py"):
         try:
             known = entry(name)
@@ -163,14 +178,15 @@ def _named(name: str, options: NetworkOptions) -> PredictionTarget:
             network = transformers_network(name)
             if network is None:
                 raise
+            return _network(network, options)
     with torch.device("meta"):
-        network = target.network(name) if network is None else network
+        network = target.network(name)
     if known is None or any(given is not None for given in (options.input, options.inputs, options.example)):
         return _network(network, options)
-    ids, training = known.ids, options.mode != "inference"
-    inputs: list[Shape] = [(known.input, "int64" if ids else "float32")]
-    if training:
-        inputs.append((known.input if ids and not known.classes else (), "int64"))
+    ids = known.ids
+    inputs = [Sample(shape=known.input, dtype="int64" if ids else "float32")]
+    if options.mode != "inference":
+        inputs.append(Sample(shape=known.input if ids and not known.classes else (), dtype="int64"))
         if options.loss is None:
             goal = known.goal(None)
             options = replace(options, loss=lambda network, batch: goal.judge(network, batch).loss)
@@ -196,42 +212,7 @@ def transformers_network(name: str) -> nn.Module | None:
             return None
     kinds = ("MaskedLM", "Seq2SeqLM", "CausalLM", "ImageClassification")
     autos = [getattr(transformers, f"AutoModelFor{kind}") for kind in kinds]
-    auto = next(
-        (auto_class for auto_class in autos if type(config) in auto_class._model_mapping),
-        transformers.AutoModel,
-    )
+    fitting = [auto for auto in autos if type(config) in auto._model_mapping]
     with torch.device("meta"):
-        made: nn.Module = auto.from_config(config)
+        made: nn.Module = (*fitting, transformers.AutoModel)[0].from_config(config)
     return made
-
-
-def _maker(inputs: Sequence[Shape]) -> Callable[[int], tuple[Any, ...]]:
-    import torch
-
-    def make(size: int) -> tuple[Any, ...]:
-        return tuple(
-            torch.zeros((size, *shape), dtype=getattr(torch, dtype), device="meta") for shape, dtype in inputs
-        )
-
-    return make
-
-
-def _read(network: Any, options: NetworkOptions, example: Any, size: int | None = None) -> Workload:
-    """What one step of a network asks of any machine, read off it without running or allocating it."""
-    from laptime.capture import inputs, trace
-    from laptime.recorder.layer_division import Division
-
-    inner, notes = inputs.module(network)
-    batch = inputs.batch(inner, None if example is not options.example else options.input, example, size)
-    precision = options.precision or "fp32"
-    read = trace(
-        inner,
-        batch,
-        division=Division(inner, granularity=options.layers or "layer", network=0, prefix="", first=0),
-        precision=precision,
-        mode=options.mode or "training",
-        optimizer=inputs.optimizer(options.optimizer or "momentum"),
-        name=options.name,
-        **({} if options.loss is None else {"loss": options.loss}),
-    )
-    return replace(read, precision=inputs.precision(inner, precision), notes=(*notes, *read.notes))

@@ -5,6 +5,8 @@ from __future__ import annotations
 import difflib
 import os
 import sys
+from dataclasses import dataclass
+from functools import partial
 from importlib import import_module
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
@@ -15,6 +17,22 @@ from laptime.errors import BadTarget
 if TYPE_CHECKING:
     from torch import nn
 
+    from laptime.training.networks.registry import ZooEntry
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sample:
+    """One input of a network, without the batch."""
+
+    shape: tuple[int, ...]
+    dtype: str = "float32"
+    ids: int | None = None
+
+    def __str__(self) -> str:
+        text = "x".join(map(str, self.shape))
+        text = text if self.dtype == "float32" else f"{self.dtype}:{text}"
+        return text if self.ids is None else f"{text}@{self.ids}"
+
 
 def network(target: str, **options: Any) -> nn.Module:
     """The network that a target names, in training mode.
@@ -23,7 +41,7 @@ def network(target: str, **options: Any) -> nn.Module:
     is. The current directory can be imported from.
     """
     if ":" not in target and not target.endswith(".py"):
-        from laptime.training.networks import build
+        from laptime.training.networks.registry import build
 
         return build(target, **options)
     from torch import nn
@@ -42,6 +60,13 @@ def network(target: str, **options: Any) -> nn.Module:
     if not isinstance(value, nn.Module):
         raise BadTarget(f"{target}() returned a {type(value).__name__}, not an nn.Module")
     return value.train()
+
+
+def described(name: str) -> ZooEntry:
+    """What the zoo knows of a network; of any other, such as `module:callable`, only how to make it."""
+    from laptime.training.networks.registry import ZooEntry, entries
+
+    return entries().get(name) or ZooEntry(name, make=partial(network, name), data="")
 
 
 def look_in(folder: Path) -> None:

@@ -9,7 +9,7 @@ of the light yellow, green and cyan. A terminal's own theme adapts the others to
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from rich.text import Text
@@ -126,8 +126,9 @@ def word_of_share(share: float | None) -> str:
 
 def css() -> str:
     """The variables of the style sheet, light and dark: `--forward`, `--good`, …"""
-    light = "".join(f"--{word}:{colour.light};" for word, colour in _css_words())
-    dark = "".join(f"--{word}:{colour.dark};" for word, colour in _css_words() if colour.dark)
+    words = {**ACCOUNTS, **TONES, **STATUS}
+    light = "".join(f"--{word}:{colour.light};" for word, colour in words.items())
+    dark = "".join(f"--{word}:{colour.dark};" for word, colour in words.items() if colour.dark)
     used = "".join(f".bar .{word}{{background:var(--{word})}}" for word in ACCOUNTS)
     used += "".join(f".status.{word}{{color:var(--{word})}}" for word in STATUS)
     return (
@@ -135,9 +136,3 @@ def css() -> str:
         f'@media (prefers-color-scheme:dark){{:root:not([data-theme="light"]){{{dark}}}}}\n'
         f':root[data-theme="dark"]{{{dark}}}\n{used}\n'
     )
-
-
-def _css_words() -> Iterator[tuple[str, Colour]]:
-    yield from ACCOUNTS.items()
-    yield from TONES.items()
-    yield from STATUS.items()

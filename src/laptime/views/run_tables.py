@@ -1,75 +1,147 @@
-"""The tables of a run: where a step goes, its layers by phase, and its layers by device."""
+"""The tables of a run: where a step goes, its layers by phase and by device, and the order of layers."""
 
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import TypeVar
+from typing import Any, Protocol, TypeVar
 
 import numpy as np
 
 from laptime.files.text import one_line
 from laptime.model import Account, LayerSeconds, Phase
-from laptime.runs import AccountSummary, LayerSummary, Run
-from laptime.runs.flat_config import as_text, settings
+from laptime.runs import LayerSummary, Run
+from laptime.runs.document import as_text, settings
 from laptime.views import format, palette
-from laptime.views.layer_order import BY_TIME, ORDERS, largest, possible
-from laptime.views.layers_by_device import DeviceSeconds
-from laptime.views.run_view import NOUNS, StageView
-from laptime.views.table import BarPart, Cell, Column, Table, share_cell, table_of, titled
+from laptime.views.run_view import NOUNS, RunView, StageView
+from laptime.views.step_series import DeviceSeconds
+from laptime.views.table import BarPart, Cell, Cells, Column, Table, share_cell, table_of, titled
 
 _ACCOUNT_BAR = 40  # characters of the longest bar
 _ALLOCATED = "* allocated: the optimizer's time, split by parameter bytes"
 _FAR = 0.02  # from here on the sums of layers and of accounts are said to differ
 
-Cells = Sequence[str | Cell]
-Value = TypeVar("Value")
+# -- the order of layers ---------------------------------------------------------------------------
+
+BY_TIME = "time"
+# Each order in the words of a table's title.
+ORDERS: dict[str, str] = {
+    BY_TIME: "largest first",
+    "network": "in network order",
+    "forward": "by forward",
+    "backward": "by backward",
+    "update": "by update",
+    "name": "by name",
+}
 
 
-def shown_accounts(part: StageView) -> list[AccountSummary]:
-    """Those that took time, in the order of a step: an account stands on the same line in every run."""
+class _Named(Protocol):
+    @property
+    def layer(self) -> str: ...
+
+
+Timed = TypeVar("Timed", bound=LayerSeconds)  # measured or predicted
+Named = TypeVar("Named", bound=_Named)
+Write = Callable[[Any], str | Cell]  # of a value in a column
+
+
+def possible(layers: Sequence[LayerSeconds], sort: str) -> str:
+    """`sort`, or by time where no layer has the phase that was asked for: validation has no backward pass."""
+    absent = sort in tuple(Phase) and not any(layer.seconds(Phase(sort)) for layer in layers)
+    return BY_TIME if absent else sort
+
+
+def in_order(layers: Sequence[Timed], sort: str) -> list[Timed]:
+    """The layers sorted; equal ones stay in network order."""
+    sort = possible(layers, sort)
+    if sort == "network":
+        return list(layers)
+    if sort == "name":
+        return sorted(layers, key=lambda layer: _natural(layer.layer))
+    return sorted(layers, key=lambda layer: -_seconds(layer, sort))
+
+
+def largest(layers: Sequence[Timed], sort: str, most: int | None) -> tuple[list[Timed], list[Timed]]:
+    """(shown, summed up): the `most` largest layers by total time, or by the phase in `sort`.
+
+    A single remaining layer is shown too, since a row for the rest takes as much space.
+    """
+    every = in_order(layers, sort)
+    if most is None or len(every) <= most + 1:
+        return every, []
+    key = possible(layers, sort) if sort in tuple(Phase) else BY_TIME
+    places = sorted(range(len(every)), key=lambda place: -_seconds(every[place], key))
+    return [every[place] for place in sorted(places[:most])], [every[place] for place in places[most:]]
+
+
+def ordered(view: RunView, sort: str) -> RunView:
+    """A run with the layers of both stages sorted, for `--json`."""
+    stages = {}
+    for stage, part in view.stages.items():
+        layers = part.layers.of(in_order(part.layers, sort))
+        rows = like(part.layers_by_device, [layer.layer for layer in layers])
+        stages[stage] = replace(part, layers=layers, layers_by_device=tuple(rows))
+    return replace(view, stages=stages)
+
+
+def like(rows: Sequence[Named], names: Sequence[str]) -> list[Named]:
+    """The rows of the layers in `names`, in that order; the phases of a layer keep theirs."""
+    place = {name: at for at, name in enumerate(names)}
+    return sorted((row for row in rows if row.layer in place), key=lambda row: place[row.layer])
+
+
+def _seconds(layer: LayerSeconds, sort: str) -> float:
+    return layer.total_s if sort == BY_TIME else layer.seconds(Phase(sort))
+
+
+def _natural(name: str) -> list[tuple[bool, int, str]]:
+    """`layer2` before `layer10`."""
+    parts = [part for part in re.split(r"([0-9]+)", name) if part]
     return [
-        account
-        for account in part.accounts.values()
-        if not account.traced
-        and account.seconds.count
-        and (account.total_s or account.account is Account.UNEXPLAINED)
+        (False, int(part), "") if part[0] in "0123456789" else (True, 0, part.casefold()) for part in parts
     ]
+
+
+# -- accounts --------------------------------------------------------------------------------------
 
 
 def accounts_table(part: StageView) -> Table:
-    """Every account with its median, its mean and its share, then the wall time they add up to."""
-    rows = shown_accounts(part)
-    every = [*(account.seconds for account in rows), part.wall_s]
+    """Accounts that took time, in the order of a step, then the wall time they add up to."""
+    rows = [
+        row
+        for account, row in part.accounts.items()
+        if not row.traced and row.seconds.count and (row.total_s or account is Account.UNEXPLAINED)
+    ]
+    every = [*(row.seconds for row in rows), part.wall_s]
     decimals = format.digits(part.wall_s.median)
-    names: list[str | Cell] = [
-        Cell(text=account.account.value, word=account.account.value) for account in rows
+    names = [Cell(text=row.account.value, word=row.account.value) for row in rows]
+    shares = [
+        share_cell(format.percent(row.share), None if math.isnan(row.share) else row.share, row.account.value)
+        for row in rows
     ]
-    shares: list[str | Cell] = [
-        share_cell(
-            format.percent(account.share),
-            None if math.isnan(account.share) else account.share,
-            account.account.value,
-        )
-        for account in rows
-    ]
-    columns: list[tuple[Column, Cells]] = [
+    medians, means = (
+        [format.milliseconds(seconds, decimals) for seconds in column]
+        for column in ((each.median for each in every), (each.mean for each in every))
+    )
+    columns: list[Cells] = [
         (Column(title="account", words=True), [*names, "wall time"]),
-        (Column(title="median ms"), [format.milliseconds(seconds.median, decimals) for seconds in every]),
-        (
-            Column(title="mean ms", priority=2, optional=True),
-            [format.milliseconds(seconds.mean, decimals) for seconds in every],
-        ),
+        (Column(title="median ms"), medians),
+        (Column(title="mean ms", priority=2, optional=True), means),
         (Column(title="share", longest_bar=_ACCOUNT_BAR), [*shares, "100.0 %"]),
     ]
-    return table_of(
-        f"{part.stage.value}-books",
-        columns,
-        title=f"A {NOUNS[part.stage.value]} step",
-        bold=[len(rows)],
-        notes=[f"explained {format.percent(part.explained_share)}"],
-    )
+    title = f"A {NOUNS[part.stage.value]} step"
+    notes = [f"explained {format.percent(part.explained_share)}"]
+    return table_of(f"{part.stage.value}-books", columns, title=title, bold=[len(rows)], notes=notes)
+
+
+# -- layers ----------------------------------------------------------------------------------------
+
+
+def _marked(part: StageView) -> int:
+    """How many of the steps that count have layer times."""
+    return min(part.wall_s.count, round(part.layers.steps / part.ranks))
 
 
 def marked_steps(part: StageView, unit: str) -> str:
@@ -81,10 +153,9 @@ def marked_steps(part: StageView, unit: str) -> str:
         return f"{unit} times are of the first step alone, which warms up: no other one had layer marks"
     if layers.traced and not part.accounts[Account.IDLE].traced:
         return ""  # every step was kernel-traced, which the notes say: idle time is in the layers' times
-    counted = part.wall_s.count
-    marked = min(counted, round(layers.steps / part.ranks))
+    counted, marked = part.wall_s.count, _marked(part)
+    total, compute, whole = map(format.milliseconds, (layers.total_s, layers.compute_s, part.compute_s))
     if marked < counted:
-        compute, whole = (format.milliseconds(seconds) for seconds in (layers.compute_s, part.compute_s))
         told = (
             f"{unit} times are means over {marked:,} of {counted:,} steps, those with layer marks; "
             f"the compute accounts take {compute} ms in these, {whole} ms in all"
@@ -92,145 +163,83 @@ def marked_steps(part: StageView, unit: str) -> str:
     else:
         told = f"{unit} times are means over the same {format.plural(counted, 'step')} as the accounts"
     if abs(layers.total_s - layers.compute_s) > _FAR * layers.compute_s:
-        sums = format.milliseconds(layers.total_s), format.milliseconds(layers.compute_s)
-        return (
-            f"{told}; the {unit}s add up to {sums[0]} ms, the compute accounts of these steps to {sums[1]} ms"
-        )
+        told += f"; the {unit}s add up to {total} ms, the compute accounts of these steps to {compute} ms"
     return told
 
 
 def layers_table(
     part: StageView, unit: str, *, sort: str = BY_TIME, most: int | None = None, folded: bool = False
 ) -> Table:
-    """Mean milliseconds by phase; the smallest layers are put together where there are more than `most`."""
+    """Mean milliseconds by phase; the smallest layers are put together where there are more than `most`.
+
+    Where the phases have no room for their numbers, the bar stays and shows them.
+    """
     shown, rest = largest(part.layers, sort, most)
-    step = f"{part.noun} step".strip()
-    title = f"{unit.capitalize()}s of a {step}, in ms, {ORDERS[possible(part.layers, sort)]}"
-    columns = _LayerColumns(shown, rest, unit=unit).every()
+    longest_s = max(layer.total_s for layer in shown)
+    columns: list[Cells] = []
+
+    def milliseconds(seconds: float) -> str:
+        return format.milliseconds(seconds, format.digits(longest_s))
+
+    def add(
+        title: str, values: Sequence[Any], write: Write = milliseconds, last: str = "", **how: Any
+    ) -> None:
+        """A column and, in its `last` cell, the rest put together; none where nothing of it is known."""
+        if last or any(value is not None for value in values):
+            cells = [format.UNKNOWN if value is None else write(value) for value in values]
+            columns.append((Column(title=title, **how), [*cells, last or format.UNKNOWN] if rest else cells))
+
+    def name(layer: LayerSummary) -> str:
+        special = ["compiled"] * layer.compiled + ["frozen"] * (layer.trainable is False)
+        return format.name(layer.layer) + (f" ({', '.join(special)})" if special else "")
+
+    def half(spread: float) -> str:  # of the interquartile range, which is what ± means here
+        return f"{spread * 50:.0f} %" if spread < 2 else ">100 %"
+
+    def share(layer: LayerSummary) -> Cell:
+        phases = [(phase.value, layer.seconds(phase) / longest_s) for phase in Phase if longest_s]
+        bar = [BarPart(share=part, word=word) for word, part in phases if part]
+        word = palette.word_of_layer_share(layer.share)
+        return Cell(text=format.percent(layer.share), word=word, bar=bar)
+
+    add(unit, shown, name, f"… {len(rest):,} more", words=True)
+    for phase, priority in ((Phase.FORWARD, 2), (Phase.BACKWARD, 2), (Phase.UPDATE, 3)):
+        if any(layer.phase(phase) for layer in (*shown, *rest)):
+            allocated = any(layer.how.get(phase, "measured") != "measured" for layer in shown)
+            title, meaning = (f"{phase}*", _ALLOCATED) if allocated else (phase.value, "")
+            times = [layer.seconds(phase) if layer.phase(phase) else None for layer in shown]
+            last = milliseconds(sum(layer.seconds(phase) for layer in rest))
+            add(title, times, last=last, priority=priority, word=phase.value, meaning=meaning)
+    add("total", [layer.total_s for layer in shown], last=milliseconds(sum(each.total_s for each in rest)))
+    medians, last = [layer.median_s for layer in shown], milliseconds(sum(each.median_s for each in rest))
+    add("median", medians, last=last, priority=5, optional=True)
+    add("±", [layer.spread for layer in shown], half, priority=5, optional=True)
+    # The rest has no bar: many layers together may be longer than the longest.
+    add("share", shown, share, format.percent(sum(layer.share for layer in rest)), bar_priority=4)
+    add("busy", [layer.busy_s for layer in shown], priority=6, optional=True)
+    add("idle", [layer.idle_s for layer in shown], priority=6, optional=True)
+    add("peak MiB", [layer.memory_bytes for layer in shown], format.mebibytes, priority=7, optional=True)
+    modules = [layer if layer.is_module else None for layer in shown]
+    add("parameters", modules, lambda layer: f"{layer.parameters:,}", priority=8, optional=True)
+    add("kind", modules, lambda layer: format.name(layer.kind), priority=9, words=True, optional=True)
+
+    title = f"{unit.capitalize()}s of a {f'{part.noun} step'.strip()}, in ms"
+    if part.layers.steps and not part.layers_first and _marked(part) < part.wall_s.count:
+        title += f", in the {format.plural(_marked(part), 'step')} with {unit} times"
+    title += f", {ORDERS[possible(part.layers, sort)]}"
     return replace(table_of("layers", columns, title=title), folded=folded)
-
-
-class _LayerColumns:
-    """Columns over the layers that are shown, with a last cell for the rest put together."""
-
-    def __init__(self, shown: Sequence[LayerSummary], rest: Sequence[LayerSummary], *, unit: str) -> None:
-        self._shown, self._rest, self._unit = shown, rest, unit
-        self._longest_s = max(layer.total_s for layer in shown)
-        self._decimals = format.digits(self._longest_s)
-
-    def every(self) -> list[tuple[Column, Cells]]:
-        """All columns. Where the phases have no room for their numbers, the bar stays and shows them."""
-        more = f"… {len(self._rest):,} more"
-        return [
-            self._column(Column(title=self._unit, words=True), [label(layer) for layer in self._shown], more),
-            *self._phase(Phase.FORWARD, 2),
-            *self._phase(Phase.BACKWARD, 2),
-            *self._phase(Phase.UPDATE, 3),
-            self._summed(Column(title="total"), lambda layer: layer.total_s),
-            self._summed(Column(title="median", priority=5, optional=True), lambda layer: layer.median_s),
-            *self._known("±", lambda layer: layer.spread, _half, 5),
-            self._shares(),
-            *self._known("busy", lambda layer: layer.busy_s, self._milliseconds, 6),
-            *self._known("idle", lambda layer: layer.idle_s, self._milliseconds, 6),
-            *self._known("peak MiB", lambda layer: layer.memory_bytes, format.mebibytes, 7),
-            *self._known(
-                "parameters", lambda layer: layer.parameters if layer.is_module else None, "{:,}".format, 8
-            ),
-            *self._known(
-                "kind", lambda layer: layer.kind if layer.is_module else None, format.name, 9, words=True
-            ),
-        ]
-
-    def _milliseconds(self, seconds: float | None) -> str:
-        return format.milliseconds(seconds, self._decimals)
-
-    def _column(self, column: Column, cells: Cells, last: str) -> tuple[Column, Cells]:
-        return column, [*cells, last] if self._rest else cells
-
-    def _phase(self, phase: Phase, priority: int) -> list[tuple[Column, Cells]]:
-        """The means of one phase, its title marked where they are not measured."""
-        if not any(layer.phase(phase) for layer in (*self._shown, *self._rest)):
-            return []
-        allocated = any(layer.how.get(phase, "measured") != "measured" for layer in self._shown)
-        title, meaning = (f"{phase.value}*", _ALLOCATED) if allocated else (phase.value, "")
-        column = Column(title=title, priority=priority, word=phase.value, meaning=meaning)
-        cells = [
-            self._milliseconds(layer.seconds(phase) if layer.phase(phase) else None) for layer in self._shown
-        ]
-        return [
-            self._column(column, cells, self._milliseconds(sum(layer.seconds(phase) for layer in self._rest)))
-        ]
-
-    def _summed(self, column: Column, read: Callable[[LayerSummary], float]) -> tuple[Column, Cells]:
-        """A column of seconds; the last cell is the sum over the rest."""
-        cells = [self._milliseconds(read(layer)) for layer in self._shown]
-        return self._column(column, cells, self._milliseconds(sum(map(read, self._rest))))
-
-    def _shares(self) -> tuple[Column, Cells]:
-        """Shares with each layer's phases as one bar; the largest layer's is as long as can be.
-
-        The rest has none: many layers together may be longer than the longest.
-        """
-        cells = [
-            Cell(
-                text=format.percent(layer.share),
-                word=palette.word_of_layer_share(layer.share),
-                bar=phase_bar(layer, self._longest_s),
-            )
-            for layer in self._shown
-        ]
-        last = format.percent(sum(layer.share for layer in self._rest))
-        return self._column(Column(title="share", bar_priority=4), cells, last)
-
-    def _known(
-        self,
-        title: str,
-        read: Callable[[LayerSummary], Value | None],
-        write: Callable[[Value], str],
-        priority: int,
-        *,
-        words: bool = False,
-    ) -> list[tuple[Column, Cells]]:
-        """A column of an optional value; none where no layer has it."""
-        values = [read(layer) for layer in self._shown]
-        if not any(value is not None for value in values):
-            return []
-        cells = [format.UNKNOWN if value is None else write(value) for value in values]
-        column = Column(title=title, words=words, priority=priority, optional=True)
-        return [self._column(column, cells, format.UNKNOWN)]
-
-
-def phase_bar(layer: LayerSeconds, longest_s: float) -> list[BarPart]:
-    """The phases of a layer, measured or predicted, end to end."""
-    return [
-        BarPart(share=layer.seconds(phase) / longest_s, word=phase.value)
-        for phase in Phase
-        if longest_s and layer.seconds(phase)
-    ]
-
-
-def _half(spread: float) -> str:
-    """Half of the interquartile range, which is what `±` means here."""
-    return f"{spread * 50:.0f} %" if spread < 2 else ">100 %"
-
-
-def label(layer: LayerSummary) -> str:
-    """A layer's name and what is special about it."""
-    special = ["compiled"] * layer.compiled + ["frozen"] * (layer.trainable is False)
-    return format.name(layer.layer) + (f" ({', '.join(special)})" if special else "")
 
 
 def devices_table(rows: Sequence[DeviceSeconds], *, spread: bool = False) -> Table:
     """A line for each layer and phase, a column for each device; or the fastest and the slowest of them."""
     known = [{name: seconds for name, seconds in row.seconds.items() if seconds is not None} for row in rows]
     decimals = format.digits(max((seconds for row in known for seconds in row.values()), default=0.0))
-    phases = [Cell(text=row.phase, word=row.phase) for row in rows]
-    columns: list[tuple[Column, Cells]] = [
+    columns: list[Cells] = [
         (Column(title="layer", words=True), [format.name(row.layer) for row in rows]),
-        (Column(title="phase", words=True), phases),
+        (Column(title="phase", words=True), [Cell(text=row.phase, word=row.phase) for row in rows]),
     ]
 
-    def cells(reduce: Callable[[list[float]], float]) -> Cells:
+    def cells(reduce: Callable[[list[float]], float]) -> list[str]:
         return [format.milliseconds(reduce(list(row.values())) if row else None, decimals) for row in known]
 
     if spread:
@@ -257,6 +266,5 @@ def facts_tables(run: Run) -> list[Table]:
         ("outputs", "Files of the run", run.outputs),
     ):
         rows = [(one_line(key), one_line(as_text(value))) for key, value in settings(values)]
-        if rows:
-            tables.append(Table(name=name, title=title, columns=titled(("key", "value"), words=2), rows=rows))
+        tables.append(Table(name=name, title=title, columns=titled(("key", "value"), words=2), rows=rows))
     return tables

@@ -5,27 +5,31 @@ Seconds, bytes and shares everywhere. What is unknown is None, or NaN among stat
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
-from datetime import datetime
-from pathlib import Path
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 import numpy as np
 
 from laptime.model import COMPUTE, Account, Stage, Statistics, summarize
+from laptime.model.target import TargetTime
 from laptime.runs import AccountSummaries, LayerSummaries, LayerSummary, Run
-from laptime.runs.select import Columns
-from laptime.runs.validate import formed
-from laptime.views.format import mebibytes, plural
-from laptime.views.health import HealthView, health
-from laptime.views.layers_by_device import DeviceSeconds, by_device
+from laptime.runs.health import Losses, find_losses, lost_sentence, waiting_sentence, why
+from laptime.runs.select import Columns, Samples
+from laptime.views.format import plural
+from laptime.views.ranks import RanksView, ranks_view
 from laptime.views.sparkline import Course, course
-from laptime.views.step_series import series
+from laptime.views.step_series import DeviceSeconds, Series, by_device, series
 
-_FAR_APART = 1.2  # a mean and a median
 METRICS = ("loss", "top1", "topn")
 NOUNS = {"train": "training", "validation": "validation"}
+_FAR_APART = 1.2  # a mean and a median
+_STATUS_NOTES = {
+    "running": "the run is still being written: these are the steps up to its last flush",
+    "interrupted": "the run was interrupted{why}: these are the steps that reached the disk",
+    "failed": "the run failed{why}: these are the steps before that",
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,8 +45,11 @@ class StageView:
     """Training or validation: its steps, where their time went, its layers and what it learned."""
 
     stage: Stage
+    series: Series = field(compare=False)  # step by step
     noun: str  # `training`, `validation`, or nothing where it may be neither
     steps: int  # every one, warm-up too
+    epochs: int
+    updates: int  # of the parameters; 0 where the run does not tell
     ranks: int
     wall_s: Statistics  # of a step that counts, however many ranks took it together: its median is *the* step
     samples_per_s: float | None
@@ -89,17 +96,16 @@ class RecorderView:
 class RunView:
     """All there is to say about a run."""
 
-    id: str
-    path: Path
-    status: str
-    created: datetime
+    run: Run
+    name: str  # unlike the others', where several are shown
     layers: int  # of its network
     unit: str  # what time is charged to: layer, or operator where a trace names no layers
     parameters: int
-    config: Mapping[str, Any]
-    environment: Mapping[str, Any]
-    health: HealthView
+    losses: Losses  # rows that never reached the disk, or wait for it
+    warnings: tuple[str, ...]  # sentences on these, which every view puts first
     stages: Mapping[Stage, StageView]  # those that have steps
+    ranks: RanksView | None  # of the main stage; None where it has one rank alone
+    target: TargetTime | None  # of a training that had one
     recorder: RecorderView
     kernels: Mapping[str, Any]  # what a kernel trace said, as the run has it
     lost: Mapping[str, str]  # tables whose rows are gone, and what was in each
@@ -121,55 +127,79 @@ class RunView:
     @property
     def device(self) -> Mapping[str, Any]:
         """What the environment says of the device."""
-        return self.environment.get("device") or {}
+        return self.run.environment.get("device") or {}
 
     @property
     def source(self) -> str | None:
         """What the run was collected from, `kineto`, `tensorflow`, `log`, …; None where it was recorded."""
-        return source(self.config)
+        return source(self.run.config)
+
+    @property
+    def network(self) -> str:
+        """What the configuration calls the network; empty where it does not say."""
+        config = self.run.config
+        network = config.get("network")
+        known = network.get("name") if isinstance(network, Mapping) else network or config.get("target")
+        return str(known or "")
+
+    def wall_s(self, stage: Stage) -> Samples:
+        """Seconds of each step that counts."""
+        part = self.stages.get(stage)
+        return np.empty(0) if part is None else part.series.wall_s[~np.isnan(part.series.wall_s)]
+
+    def result(self, stage: Stage, metric: str) -> float | None:
+        """A metric over the last epoch; NaN where a value is not finite, None where none was logged."""
+        part = self.stages.get(stage)
+        values = part.results.values if part and part.results else {}
+        value = values.get(metric)
+        return math.nan if value is None and metric in values else value
+
+    def layer_s(self, stage: Stage) -> dict[str, float]:
+        """Mean seconds of each layer in a step, all phases together; none without layer times."""
+        part = self.stages.get(stage)
+        return {layer.layer: layer.total_s for layer in part.timed_layers} if part else {}
+
+    def account_s(self, stage: Stage) -> dict[Account, float]:
+        """Mean seconds of each account in a step; none of a run read from a log, which has only times."""
+        part = self.stages.get(stage)
+        accounts = part.series.accounts if part and part.accounted else {}
+        return {account: max(0.0, float(np.nanmean(seconds))) for account, seconds in accounts.items()}
 
 
-def run_view(run: Run) -> RunView:
-    """All there is to say about a run."""
-    lost = _lost(run)
-    gone = [f"{what} recorded, but the run's `{table}` folder is gone" for table, what in lost.items()]
-    told = run.summary.get("notes") or []
+def run_view(run: Run, name: str = "") -> RunView:
+    """All there is to say about a run; by default it is called by its path."""
+    summary, network = run.summary, run.network
+    lost, losses = _lost(run), find_losses(run)
+    # A trace that names no layers has operators in their place.
+    operators = bool(network) and all(layer.kind == "operator" for layer in network)
+    stages = {stage: view for stage in Stage if (view := _stage(run, stage)) is not None}
     return RunView(
-        id=run.id,
-        path=run.path,
-        status=run.status,
-        created=run.created,
-        layers=len(run.network),
-        unit=_unit(run),
-        parameters=sum(layer.parameters for layer in run.network),
-        config=run.config,
-        environment=run.environment,
-        health=health(run),
-        stages={stage: view for stage in Stage if (view := _stage(run, stage)) is not None},
-        recorder=RecorderView(
-            overhead=run.summary.get("overhead"),
-            instrument_share=run.summary.get("instrument_share"),
-            instrumented_steps=run.summary.get("instrumented_steps"),
-            budget=run.summary.get("budget"),
-            host_clock_ratio=run.summary.get("host_clock_ratio"),
-        ),
-        kernels=run.summary.get("kernels") or {},
+        run=run,
+        name=name or str(run.path),
+        layers=len(network),
+        unit="operator" if operators else "layer",
+        parameters=sum(layer.parameters for layer in network),
+        losses=losses,
+        warnings=tuple(_warnings(run, losses)),
+        stages=stages,
+        ranks=ranks_view(run, next(iter(stages))) if stages else None,
+        target=TargetTime.of(summary),
+        recorder=RecorderView(**{field.name: summary.get(field.name) for field in fields(RecorderView)}),
+        kernels=summary.get("kernels") or {},
         lost=lost,
-        notes=(*_status_notes(run), *gone, *_repeated(run), *_exchanged(run), *told),
+        notes=tuple(_notes(run, lost)),
     )
 
 
-def _status_notes(run: Run) -> list[str]:
-    if run.status == "running":
-        return ["the run is still being written: these are the steps up to its last flush"]
-    if run.status == "interrupted":
-        return ["the run was interrupted: these are the steps that reached the disk"]
-    return ["the run failed: these are the steps before that"] if run.status == "failed" else []
-
-
-def _unit(run: Run) -> str:
-    """What time is charged to: a trace that names no layers has operators in their place."""
-    return "operator" if run.network and all(layer.kind == "operator" for layer in run.network) else "layer"
+def _warnings(run: Run, losses: Losses) -> Iterator[str]:
+    # The layer times of a step that is lost go with it: only where every step is there, they are told.
+    if table := next((table for table, count in losses.lost.items() if count), None):
+        yield lost_sentence(table, losses.lost[table], losses.taken[table], losses.reason) + "."
+    if table := next((table for table, count in losses.waiting.items() if count), None):
+        yield waiting_sentence(table, losses.waiting[table], losses.reason, losses.next_attempt) + "."
+    if losses.failed_checkpoints:
+        reason = why(losses.checkpoint_reason, over=run.status != "running")
+        yield f"{plural(losses.failed_checkpoints, 'checkpoint')} could not be written: {reason}."
 
 
 def _lost(run: Run) -> dict[str, str]:
@@ -182,53 +212,45 @@ def _lost(run: Run) -> dict[str, str]:
     return {table: what for table, what in told.items() if not run.stored(table).check()}
 
 
-def _repeated(run: Run) -> list[str]:
-    """Steps past the checkpoint that a resume went on from: they were taken again."""
-    count = run.tables.steps.repeated_steps
-    if not count:
-        return []
-    were = f"{plural(count, 'step')} {'was' if count == 1 else 'were'}"
-    return [f"{were} taken again after a resume, which went on from an earlier checkpoint; the last counts"]
-
-
-def _exchanged(run: Run) -> list[str]:
-    """Gradient exchange per rank: its size, and its exposed and overlapped time."""
-    communication = run.summary.get("communication")
-    if not isinstance(communication, Mapping) or not communication:
-        return []
-    each = [
-        rank_totals
-        for rank_totals in communication.values()
-        if isinstance(rank_totals, Mapping) and rank_totals.get("seconds") is not None
-    ]
-    if not each:
-        return []
-    keys = ("bytes", "exposed_s", "overlapped_s")
-    if not all(formed(rank_totals.get(key), float) is not None for rank_totals in each for key in keys):
-        return []
-    size, exposed, overlapped = (sum(rank_totals[key] for rank_totals in each) / len(each) for key in keys)
-    times = f"{exposed:.3g} s exposed, {overlapped:.3g} s overlapped with the backward pass"
-    return [f"each rank exchanged {mebibytes(size)} MiB of gradients: {times}"]
+def _notes(run: Run, lost: Mapping[str, str]) -> Iterator[str]:
+    recorded = list(run.summary.get("notes") or ())
+    if run.status in _STATUS_NOTES:
+        reason = next((note for note in recorded if note.startswith("the loop ended by ")), None)
+        if reason is not None and run.status != "running":
+            recorded.remove(reason)
+        yield _STATUS_NOTES[run.status].format(why="" if reason is None else f" ({reason})")
+    for table, what in lost.items():
+        yield f"{what} recorded, but the run's `{table}` folder is gone"
+    if count := run.tables.steps.repeated_steps:  # past the checkpoint that a resume went on from
+        were = f"{plural(count, 'step')} {'was' if count == 1 else 'were'}"
+        yield f"{were} taken again after a resume, which went on from an earlier checkpoint; the last counts"
+    yield from recorded
 
 
 def _stage(run: Run, stage: Stage) -> StageView | None:
     """One stage; None where it has no steps."""
     steps = run.selected(stage)
-    timed = series(run, stage, layers=len(steps.devices) > 1)
+    timed = series(run, stage)
     if timed is None:
         return None
     accounts = run.accounts(stage)
+    collected = source(run.config)
+    # A trace without a backward pass may be of neither.
+    untold = collected in ("kineto", "tensorflow") and not np.nansum(accounts[Account.BACKWARD].total_s)
     return StageView(
         stage=stage,
-        noun=_noun(run, stage, accounts),
+        series=timed,
+        noun="" if stage is Stage.TRAIN and untold else NOUNS[stage.value],
         steps=int(np.count_nonzero(steps.of_first_rank)),
+        epochs=len(np.unique(steps.every["epoch"])),
+        updates=0 if collected or stage is not Stage.TRAIN else int(steps.every["optimizer_step"].max()),
         ranks=len(timed.devices),
         wall_s=summarize(timed.wall_s),
         samples_per_s=timed.samples_per_s,
         results=last_epoch(steps.every),
         course=course(steps, timed.wall_s),
         accounts=accounts,
-        accounted=source(run.config) != "log",
+        accounted=collected != "log",
         layers=run.layers(stage),
         layers_by_device=tuple(by_device([timed])) if len(timed.devices) > 1 else (),
     )
@@ -245,20 +267,13 @@ def source(config: Mapping[str, Any]) -> str | None:
     return collected.get("source") if isinstance(collected, Mapping) else None
 
 
-def _noun(run: Run, stage: Stage, accounts: AccountSummaries) -> str:
-    """`training` or `validation`; empty for a trace without a backward pass, which may be of neither."""
-    forward_only = not np.nansum(accounts[Account.BACKWARD].total_s)
-    if stage is Stage.TRAIN and forward_only and source(run.config) in ("kineto", "tensorflow"):
-        return ""
-    return NOUNS[stage.value]
-
-
 def last_epoch(every: Columns) -> LastEpoch | None:
     """Logged values over the last epoch of the last attempt, each batch weighted by its samples.
 
     None where one of them is no finite number: a mean that passes over it would look like learning.
     """
-    last = _latest(_latest(every, "attempt"), "epoch")
+    last = every.where(every["attempt"] == every["attempt"].max())
+    last = last.where(last["epoch"] == last["epoch"].max())
     samples = np.nan_to_num(last["samples"].astype(np.float64), nan=1.0)
     logged: dict[str, float | None] = {}
     for name in METRICS:
@@ -268,7 +283,3 @@ def last_epoch(every: Columns) -> LastEpoch | None:
         elif known.any() and samples[known].sum():
             logged[name] = float(np.average(values[known], weights=samples[known]))
     return LastEpoch(epoch=int(last["epoch"][0]), values=logged) if logged else None
-
-
-def _latest(rows: Columns, column: str) -> Columns:
-    return rows.where(rows[column] == rows[column].max())

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from laptime.runs.select import Columns, Samples, SelectedSteps
+from laptime.runs.select import Columns, Samples, SelectedSteps, step_keys
 
 BINS = 60
 LEVELS = "▁▂▃▄▅▆▇█"
@@ -56,11 +56,11 @@ def course(steps: SelectedSteps, wall_s: Samples) -> Course:
 def _loss(logged: Columns) -> LossCourse | None:
     if not logged.rows:
         return None
-    steps = logged["attempt"].astype(np.int64) << 40 | logged["step"].astype(np.int64)
-    _, place = np.unique(steps, return_inverse=True)
+    _, place = np.unique(step_keys(logged), return_inverse=True)
     with np.errstate(invalid="ignore"):  # infinities of both signs
         losses = np.bincount(place, logged["loss"]) / np.bincount(place)
-    means = tuple(_finite_mean(values) for values in _bins(losses))
+    finite = [values[np.isfinite(values)] for values in _bins(losses)]
+    means = tuple(float(values.mean()) if values.size else None for values in finite)
     return LossCourse(
         bins=means,
         first=means[0],
@@ -72,11 +72,6 @@ def _loss(logged: Columns) -> LossCourse | None:
 
 def _bins(values: Samples) -> list[Samples]:
     return np.array_split(values, min(BINS, values.size)) if values.size else []
-
-
-def _finite_mean(values: Samples) -> float | None:
-    finite = values[np.isfinite(values)]
-    return float(finite.mean()) if finite.size else None
 
 
 def shorter(values: Line, most: int) -> list[float | None]:

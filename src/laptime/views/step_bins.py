@@ -1,4 +1,4 @@
-"""A run condensed for drawing: a few hundred bins of its steps, however many there are, and its outliers.
+"""A run condensed for drawing: a few hundred bins of its steps, its outliers, and one step looked at closely.
 
 A bin holds neighbouring steps; its median hides a slow step, so the slowest of all bins are kept beside them.
 Lines over the run and their outliers show every step; layer times, the histogram and the comparison of marked
@@ -14,34 +14,54 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from laptime.model import ACCOUNTS, Stage
-from laptime.runs import Run
-from laptime.runs.select import Columns, Mask, SelectedLayers, SelectedSteps
+from laptime.model import ACCOUNTS, BUBBLE_COLUMNS, Account, How, KernelTime, LayerTime, Phase, Stage
+from laptime.runs import Run, schema
+from laptime.runs.select import Columns, Mask, SelectedLayers, SelectedSteps, kernel_traced
 
 BINS = 300
 MOST_POINTS = 60_000  # of layer times: layers x phases x ranks x bins, some 400 kB in a page
 OUTLIERS = 120
 _COARSE = 60  # bins in which outliers are detected, of at least ten steps each
 _FAR = 3.0  # interquartile ranges above the third quartile of its bin
-_BARS = 80  # of the histogram
+HISTOGRAM_BARS = 80
+_QUARTILES = {"min": 0.0, "q1": 0.25, "median": 0.5, "q3": 0.75, "max": 1.0}
 
 Column = NDArray[Any]
 Whole = NDArray[np.int64]
 Rows = dict[str, Column]
 
 
+def of(rows: Rows, **wanted: Any) -> Rows:
+    """The rows whose columns have these values."""
+    here = np.ones(len(next(iter(rows.values()))), dtype=bool)
+    for name, value in wanted.items():
+        here &= rows[name] == value
+    return {name: column[here] for name, column in rows.items()}
+
+
+def by(rows: Rows, name: str) -> dict[Any, Rows]:
+    """The rows of each value of a column: one sort, however many values there are."""
+    values, place = np.unique(rows[name], return_inverse=True)
+    order = np.argsort(place, kind="stable")
+    parts = np.split(order, np.flatnonzero(np.diff(place[order])) + 1)
+    return {
+        value: {column: array[part] for column, array in rows.items()}
+        for value, part in zip(values.tolist(), parts, strict=False)
+    }
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Digest:
     """Columns by name, a row for each bin; seconds as they were stored."""
 
-    stage: Stage  # of layers and spread: training, or validation where there is nothing else
-    steps: Rows  # stage, rank, step (the bin's middle), wall quartiles, means of the accounts
-    slow_steps: Rows  # outliers: stage, rank, step, wall_s, usual_s, traced
+    stage: Stage  # of all but steps and learning: training, or validation where there is nothing else
+    steps: Mapping[Stage, Rows]  # rank, step (the bin's middle), wall quartiles, means of the accounts
+    slow_steps: Rows  # outliers: step, wall_s, usual_s, traced
     layers: Rows  # layer, phase, rank, step, median seconds
     slow_layers: Rows  # outliers: layer, phase, rank, step, seconds, usual_s
-    learning: Rows  # stage, step, epoch, seconds since the start, loss, top1, topn, lost (NaN losses)
-    marked: Rows  # marked (True or False), quantiles of the wall time of such training steps
-    spread: Rows  # wall_s bin centres and counts
+    learning: Mapping[Stage, Rows]  # step, epoch, seconds since the start, loss, top1, topn, NaN losses
+    wall_s: Column  # of the steps that count
+    marked: Mapping[bool, Column]  # the wall time of training steps with layer marks, and without
 
 
 def digest(run: Run) -> Digest:
@@ -51,15 +71,16 @@ def digest(run: Run) -> Digest:
     numbers = {stage: np.unique(steps.every["step"]) for stage, steps in stages.items()}
     between = {Stage.TRAIN: numbers[Stage.VALIDATION], Stage.VALIDATION: numbers[Stage.TRAIN]}
     layers, slow_layers = _layers(run.selected_layers(stage), between[stage])
+    training = stages[Stage.TRAIN]
     return Digest(
         stage=stage,
-        steps=_joined([_step_bins(steps, between[stage]) for stage, steps in stages.items()]),
-        slow_steps=_furthest(_joined([_slow_steps(steps) for steps in stages.values()]), "wall_s"),
+        steps={stage: _step_bins(steps, between[stage]) for stage, steps in stages.items()},
+        slow_steps=_slow_steps(stages[stage].every),
         layers=layers,
         slow_layers=slow_layers,
         learning=_learning(stages, between[Stage.TRAIN]),
-        marked=_marked(stages[Stage.TRAIN]),
-        spread=_spread(stages[stage]["wall_s"]),
+        wall_s=stages[stage]["wall_s"],
+        marked={marked: training["wall_s"][training["instrumented"] == marked] for marked in (False, True)},
     )
 
 
@@ -102,21 +123,12 @@ class _Groups:
         return of_rows
 
 
-def _place(steps: Column, bins: int) -> tuple[Whole, int]:
-    """The bin of each step, and how many there are; a short run has one for every step."""
+def _place(steps: Column, bins: int, *, coarse: bool = False) -> tuple[Whole, int]:
+    """The bin of each step, and how many bins: one for each step of a short run; coarse ones hold ten."""
     if not len(steps):
         return np.zeros(0, dtype=np.int64), 1
     low, whole = int(steps.min()), int(steps.max()) - int(steps.min()) + 1
-    most = whole if whole <= 2 * bins else bins
-    return (steps.astype(np.int64) - low) * most // whole, most
-
-
-def _coarse(steps: Column) -> tuple[Whole, int]:
-    """Bins of at least ten steps."""
-    if not len(steps):
-        return np.zeros(0, dtype=np.int64), 1
-    low, whole = int(steps.min()), int(steps.max()) - int(steps.min()) + 1
-    most = max(1, min(_COARSE, whole // 10))
+    most = max(1, min(bins, whole // 10)) if coarse else whole if whole <= 2 * bins else bins
     return (steps.astype(np.int64) - low) * most // whole, most
 
 
@@ -127,7 +139,6 @@ def _step_bins(steps: SelectedSteps, between: Column) -> Rows:
     walls, numbers = _Groups(key, every["wall_s"]), _Groups(key, every["step"])
     ranks, middles = walls.keys // bins, numbers.quantile(0.5)
     return {
-        "stage": np.full(len(ranks), steps.stage.value, dtype=object),
         "rank": ranks,
         "device": np.array([steps.devices[int(rank)] for rank in ranks], dtype=object),
         "bin": walls.keys % bins,
@@ -137,10 +148,9 @@ def _step_bins(steps: SelectedSteps, between: Column) -> Rows:
         "mean_s": walls.mean(every["wall_s"]),
         **{f"{name}_s": walls.quantile(share) for name, share in _QUARTILES.items()},
         **{account.column: walls.mean(every[account.column]) for account in ACCOUNTS},
+        "staleness": walls.mean(every["staleness"]),
+        "bubble_s": walls.mean(np.sum([every[column] for column in BUBBLE_COLUMNS], axis=0)),
     }
-
-
-_QUARTILES = {"min": 0.0, "q1": 0.25, "median": 0.5, "q3": 0.75, "max": 1.0}
 
 
 def _after_gap(keys: Whole, steps: Column, between: Column) -> Mask:
@@ -150,18 +160,11 @@ def _after_gap(keys: Whole, steps: Column, between: Column) -> Mask:
     return np.append(False, apart) if len(steps) else np.zeros(0, dtype=np.bool_)
 
 
-def _slow_steps(steps: SelectedSteps) -> Rows:
-    every = steps.every
-    place, bins = _coarse(every["step"])
+def _slow_steps(every: Columns) -> Rows:
+    place, bins = _place(every["step"], _COARSE, coarse=True)
     at, usual = _far(every["rank"].astype(np.int64) * bins + place, every["wall_s"])
-    return {
-        "stage": np.full(len(at), steps.stage.value, dtype=object),
-        "rank": every["rank"][at],
-        "traced": ~np.isnan(every["idle_s"][at]),
-        "step": every["step"][at],
-        "wall_s": every["wall_s"][at],
-        "usual_s": usual,
-    }
+    slow = {"step": every["step"][at], "wall_s": every["wall_s"][at], "usual_s": usual}
+    return _furthest(slow | {"traced": kernel_traced(every)[at]}, "wall_s")
 
 
 def _far(keys: Whole, values: Column) -> tuple[NDArray[np.intp], Column]:
@@ -188,7 +191,7 @@ def _layers(layers: SelectedLayers, between: Column) -> tuple[Rows, Rows]:
     units = len(np.unique(lane))
     place, bins = _place(numbers, int(min(BINS, max(20, MOST_POINTS // max(1, units)))))
     times, middles = _Groups(lane * bins + place, seconds), _Groups(lane * bins + place, numbers)
-    coarse, count = _coarse(numbers)
+    coarse, count = _place(numbers, _COARSE, coarse=True)
     at, usual = _far(lane * count + coarse, seconds)
 
     def owners(lanes: Whole) -> Rows:
@@ -210,11 +213,11 @@ def _layers(layers: SelectedLayers, between: Column) -> tuple[Rows, Rows]:
     return binned, _furthest(slow, "seconds")
 
 
-def _learning(stages: Mapping[Stage, SelectedSteps], between: Column) -> Rows:
+def _learning(stages: Mapping[Stage, SelectedSteps], between: Column) -> dict[Stage, Rows]:
     """Bins of loss and accuracy, of the lowest rank: all ranks log the same training."""
     since = _attempt_starts([steps.every for steps in stages.values()])
     lowest = min((int(steps.every["rank"].min()) for steps in stages.values() if steps.every.rows), default=0)
-    stage_rows = []
+    bins = {}
     for stage, steps in stages.items():
         rows = steps.every.where(np.asarray(steps.every["rank"] == lowest))
         place = _place(rows["step"], BINS)[0] if stage is Stage.TRAIN else rows["epoch"].astype(np.int64)
@@ -225,22 +228,17 @@ def _learning(stages: Mapping[Stage, SelectedSteps], between: Column) -> Rows:
         middles = numbers.quantile(0.5)
         # A validation point is a whole epoch, so its line has no gaps.
         gaps = _after_gap(numbers.keys, middles, between if stage is Stage.TRAIN else between[:0])
-        stage_rows.append(
-            {
-                "stage": np.full(len(numbers.keys), stage.value, dtype=object),
-                "bin": numbers.keys,
-                "step": middles,
-                "after_gap": gaps,
-                "epoch": numbers.mean(rows["epoch"]),
-                "at_s": ends.quantile(1.0),
-                "loss": numbers.mean(loss, np.isfinite(loss)),
-                "top1": numbers.mean(rows["top1"]),
-                "topn": numbers.mean(rows["topn"]),
-                "lost": numbers.sum((known & ~np.isfinite(loss)).astype(np.int64)),
-                "count": numbers.counts,
-            }
-        )
-    return _joined(stage_rows)
+        bins[stage] = {
+            "step": middles,
+            "after_gap": gaps,
+            "epoch": numbers.mean(rows["epoch"]),
+            "at_s": ends.quantile(1.0),
+            "loss": numbers.mean(loss, np.isfinite(loss)),
+            "top1": numbers.mean(rows["top1"]),
+            "topn": numbers.mean(rows["topn"]),
+            "not_finite": numbers.sum((known & ~np.isfinite(loss)).astype(np.int64)),
+        }
+    return bins
 
 
 def _attempt_starts(tables: list[Columns]) -> dict[int, float]:
@@ -256,34 +254,72 @@ def _attempt_starts(tables: list[Columns]) -> dict[int, float]:
     return starts
 
 
-def _marked(steps: SelectedSteps) -> Rows:
-    """Quantiles of training steps with and without layer marks, for a box each."""
-    groups = _Groups(steps["instrumented"].astype(np.int64), steps["wall_s"])
-    shares = {"low": 0.05, "q1": 0.25, "median": 0.5, "q3": 0.75, "high": 0.95}
-    return {
-        "marked": groups.keys.astype(np.bool_),
-        "count": groups.counts,
-        "mean_s": groups.mean(steps["wall_s"]),
-        **{f"{name}_s": groups.quantile(share) for name, share in shares.items()},
-    }
-
-
-def _spread(wall_s: Column) -> Rows:
-    """A histogram up to eight interquartile ranges; what lies beyond is counted in the last bar."""
-    if not len(wall_s):
-        return {name: np.zeros(0) for name in ("bin", "lo", "hi", "count")}
+def histogram(wall_s: Column) -> tuple[float, float, Whole]:
+    """(low, high, counts) up to eight interquartile ranges; what lies beyond is in the last count."""
     q1, median, q3, most = np.quantile(wall_s, (0.25, 0.5, 0.75, 0.99))
     low = float(wall_s.min())
     high = float(min(most, median + max(8 * (q3 - q1), 0.02 * median)))
-    bars = np.floor((wall_s - low) / (high - low) * _BARS) if high > low else np.zeros(len(wall_s))
-    bins, counts = np.unique(np.minimum(_BARS - 1, bars), return_counts=True)
-    return {
-        "bin": bins,
-        "lo": np.full(len(bins), low),
-        "hi": np.full(len(bins), high),
-        "count": counts,
-    }
+    bars = np.floor((wall_s - low) / (high - low) * HISTOGRAM_BARS) if high > low else np.zeros(len(wall_s))
+    places = np.minimum(HISTOGRAM_BARS - 1, bars).astype(np.int64)
+    return low, high, np.bincount(places, minlength=HISTOGRAM_BARS)
 
 
-def _joined(parts: list[Rows]) -> Rows:
-    return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OneStep:
+    """A step of one rank, as it was stored; kernels only where it was traced."""
+
+    step: int
+    device: str
+    start_s: float  # on the clock of its layers and kernels
+    wall_s: float
+    accounts: Mapping[Account, float]  # those that are known
+    layers: tuple[LayerTime, ...]
+    kernels: tuple[KernelTime, ...]
+
+
+def typical_step(run: Run) -> OneStep | None:
+    """The traced step nearest to the median of traced steps, else a step with layer times, else None."""
+    for stage in Stage:
+        steps = run.selected(stage)
+        every = steps.every
+        traced = kernel_traced(every)
+        marked = every["instrumented"] & steps.counted
+        marked = marked if marked.any() else every["instrumented"]
+        for mask in (traced, marked):
+            if mask.any():
+                mask = mask & (every["rank"] == every["rank"][mask].min())
+                walls = np.where(mask, every["wall_s"], np.nan)
+                place = int(np.nanargmin(np.abs(walls - np.nanmedian(walls))))
+                return _one_step(run, steps, place)
+    return None
+
+
+def _one_step(run: Run, steps: SelectedSteps, place: int) -> OneStep | None:
+    row = steps.every.row(place)
+    key = {name: row[name] for name in ("stage", "attempt", "step", "rank")}
+    layers = [
+        LayerTime(
+            **key | {"stage": steps.stage},
+            layer=layer,
+            phase=Phase(phase),
+            **values | {"how": How(values["how"])},
+        )
+        for (layer, phase), values in run.tables.layers[steps.stage].of_step(place)
+        if phase in tuple(Phase) and values["how"] in tuple(How)
+    ]
+    if not layers:
+        return None
+    kernels: list[KernelTime] = []
+    for group in run.stored("kernels").row_groups(steps=range(row["step"], row["step"] + 1)):
+        at = np.flatnonzero(group.column("step").to_numpy() == row["step"])
+        traced = schema.kernels.values(group.take(at))
+        kernels += [kernel for kernel in traced if all(getattr(kernel, name) == key[name] for name in key)]
+    return OneStep(
+        step=row["step"],
+        device=row["device"],
+        start_s=row["start_s"],
+        wall_s=row["wall_s"],
+        accounts={account: row[account.column] for account in ACCOUNTS if row[account.column] is not None},
+        layers=tuple(sorted(layers, key=lambda row: row.start_s)),
+        kernels=tuple(kernels),
+    )

@@ -43,7 +43,7 @@ class Column:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Table:
-    """Rows under titles. `name` is unique in a page."""
+    """Rows under titles. `name` is unique in a page. One without rows is not shown."""
 
     name: str
     columns: Sequence[Column]
@@ -53,6 +53,9 @@ class Table:
     total: bool = False  # the last row is the sum of the others
     bold: Sequence[int] = ()  # rows that stand out
     notes: Sequence[str] = ()
+
+    def __bool__(self) -> bool:
+        return bool(self.rows)
 
     @property
     def head(self) -> tuple[str, ...]:
@@ -64,24 +67,22 @@ class Table:
         return row in self.bold or (self.total and row == len(self.rows) - 1)
 
 
+Cells = tuple[Column, Sequence[str | Cell]]
+"""A whole column with its cells."""
+
+
 def table_of(
     name: str,
-    columns: Sequence[tuple[Column, Sequence[str | Cell]]],
+    columns: Sequence[Cells],
     *,
     title: str = "",
     bold: Sequence[int] = (),
     notes: Sequence[str] = (),
 ) -> Table:
-    """A table from whole columns, each with its cells."""
+    """A table from whole columns."""
     rows = list(zip(*(cells for _, cells in columns), strict=True))
-    return Table(
-        name=name,
-        title=title,
-        columns=[column for column, _ in columns],
-        rows=rows,
-        bold=bold,
-        notes=notes,
-    )
+    heads = [column for column, _ in columns]
+    return Table(name=name, title=title, columns=heads, rows=rows, bold=bold, notes=notes)
 
 
 def titled(titles: Sequence[str], *, words: int = 1) -> list[Column]:

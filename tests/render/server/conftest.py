@@ -9,8 +9,8 @@ from starlette.testclient import TestClient
 from tests.runs.samples import a_finished_run, start
 
 from laptime.render.server.app import app
+from laptime.render.server.connections import open_place, server
 from laptime.render.server.guard import Token
-from laptime.render.server.running import open_place, server
 
 
 @pytest.fixture

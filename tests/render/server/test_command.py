@@ -123,7 +123,7 @@ def test_the_dashboard_does_without_torch(folder):
         "import sys; sys.modules['torch'] = None\n"
         "from pathlib import Path\n"
         "from starlette.testclient import TestClient\n"
-        "from laptime.cli.zoo_workloads import zoo_workloads\n"
+        "from laptime.api import zoo_workloads\n"
         "from laptime.render.server.app import app\n"
         f"asked = TestClient(app(Path({str(folder)!r}), networks=zoo_workloads()), base_url='http://localhost')\n"
         "print([asked.get(at).status_code for at in ('/', '/runs/first', '/predict', '/api/networks')])\n"
@@ -137,8 +137,8 @@ def test_the_dashboard_does_without_torch(folder):
 
 @pytest.mark.parametrize("address", ["127.0.0.1", "::1"])
 def test_addresses_are_written_as_a_browser_takes_them(address):
+    from laptime.render.server.connections import Place
     from laptime.render.server.guard import Token
-    from laptime.render.server.running import Place
 
     place = Place(socket=None, host=address, port=80)
     host = f"[{address}]" if ":" in address else address

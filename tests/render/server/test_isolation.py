@@ -11,8 +11,7 @@ import pytest
 from tests.runs.samples import a_finished_run
 
 from laptime.render.server.app import app
-from laptime.render.server.connections import ConnectionLimits, LimitedConnection
-from laptime.render.server.running import open_place, server
+from laptime.render.server.connections import ConnectionLimits, LimitedConnection, open_place, server
 
 DEEP = json.loads("[" * 200 + "]" * 200)
 ODD = {

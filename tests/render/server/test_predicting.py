@@ -5,9 +5,9 @@ import json
 import pytest
 
 import laptime
-from laptime.cli.zoo_workloads import zoo_workloads
+from laptime.api import zoo_workloads
 from laptime.model import Memory, Operation, Phase, Workload
-from laptime.render.server.saved import Saved
+from laptime.render.server.index import Index
 
 
 @pytest.fixture(autouse=True)
@@ -84,10 +84,10 @@ def test_a_slider_is_told_against_the_machine_as_it_is(client):
 
 def test_the_same_question_again_rests_on_the_same_workload(folder):
     a_workload().save(folder / "one.json")
-    saved = Saved(folder)
-    assert saved.load("one.json") is saved.load("one.json")
+    saved = Index(folder)
+    assert saved.workload("one.json") is saved.workload("one.json")
     a_workload(batch=32).save(folder / "one.json")
-    assert saved.load("one.json").batch == 32
+    assert saved.workload("one.json").batch == 32
 
 
 @pytest.mark.parametrize(
@@ -175,20 +175,20 @@ def test_the_newest_run_is_offered_first(serve, folder):
 
 def test_a_question_about_a_known_workload_walks_no_folder(folder, monkeypatch):
     a_workload().save(folder / "kept.json")
-    saved = Saved(folder)
-    saved.files()
+    saved = Index(folder)
+    saved.workloads()
     monkeypatch.setattr("os.walk", None)
-    assert saved.load("kept.json").batch == 64
+    assert saved.workload("kept.json").batch == 64
     (folder / "kept.json").unlink()
-    assert saved.load("kept.json") is None
+    assert saved.workload("kept.json") is None
 
 
 def test_workloads_that_are_gone_are_forgotten(folder):
     a_workload().save(folder / "kept.json")
-    saved = Saved(folder)
-    assert list(saved.files()) == ["kept.json"]
+    saved = Index(folder)
+    assert list(saved.workloads()) == ["kept.json"]
     (folder / "kept.json").unlink()
-    assert list(saved.files()) == []
+    assert list(saved.workloads()) == []
     assert not saved._looked_at
 
 
@@ -199,7 +199,7 @@ def test_workloads_are_found_by_their_content_and_never_through_links(folder):
     a_workload().save(folder.parent / "outside.json")
     (folder / "other.json").write_text('{"name": "laptime"}')
     (folder / "linked.json").symlink_to(folder.parent / "outside.json")
-    assert list(Saved(folder).files()) == ["kept.json"]
+    assert Index(folder).workloads() == ["kept.json"]
 
 
 def test_a_workload_that_only_looks_like_one_is_told_in_one_line(client, folder):

@@ -1,17 +1,20 @@
 """A run's page, while the run goes on and after; and several runs side by side."""
 
+import asyncio
 import json
 import shutil
-from concurrent.futures import ThreadPoolExecutor
-from threading import Barrier
+from threading import Event
 
 import pytest
+import torch
 from tests.runs.samples import a_finished_run, add_steps, start
 from tests.views.comparisons import a_run
 from tests.views.samples import a_rich_run
 from tests.views.test_terminal import shown
 
-from laptime.render.server.live import Kept
+import laptime
+from laptime.render.html.run_page import run_page
+from laptime.render.server.pages import Workers
 from laptime.render.server.predicting import Predicting
 from laptime.runs import load
 from laptime.views.run_document import content
@@ -70,6 +73,22 @@ def test_a_run_whose_process_died_is_interrupted_though_no_file_changed(
     assert "live.js" not in page.text
 
 
+def test_a_failed_run_says_why_once(serve, tmp_path):
+    model = torch.nn.Linear(2, 2)
+
+    def train():
+        with laptime.record(model, out=tmp_path / "runs" / "r") as recording:
+            for number in recording.steps(range(3)):
+                model(torch.ones(1, 2))
+                1 / (1 - number)
+
+    with pytest.raises(ZeroDivisionError):
+        train()
+    page = serve(tmp_path / "runs").get("/runs/r").text
+    assert "the run failed (the loop ended by ZeroDivisionError): these are the steps before that" in page
+    assert page.count("the loop ended by") == 1
+
+
 def test_a_run_without_a_step_has_a_page(serve, growing, tmp_path):
     page = serve(tmp_path / "runs").get("/runs/growing")
     assert page.status_code == 200
@@ -101,28 +120,67 @@ def test_a_mistake_of_ours_shows_no_traceback(serve, folder, monkeypatch):
     assert page.headers["content-security-policy"]
 
 
-def test_ten_tabs_cost_one_page():
-    kept, made, ready = Kept(), [], Barrier(10)
+def test_ten_tabs_cost_one_page_also_while_it_is_made():
+    made, begun, go_on = [], Event(), Event()
 
-    def ask():
-        ready.wait()
-        return kept.get("tag", "run", lambda: made.append(1) or b"page")
+    def make():
+        made.append(1)
+        begun.set()
+        go_on.wait(20)
+        return b"page"
 
-    with ThreadPoolExecutor(10) as pool:
-        found = [one.result() for one in [pool.submit(ask) for _ in range(10)]]
-    assert found == [b"page"] * 10
+    async def ask():
+        workers = Workers(4)
+        first = asyncio.create_task(workers.once("state", make))
+        await asyncio.to_thread(begun.wait, 20)
+        others = [asyncio.create_task(workers.once("state", make)) for _ in range(9)]
+        await asyncio.sleep(0)
+        go_on.set()
+        return await asyncio.gather(first, *others)
+
+    assert asyncio.run(ask()) == [b"page"] * 10
     assert made == [1]
 
 
 def test_only_the_last_pages_are_kept_and_a_failed_one_is_made_again():
-    kept = Kept(most=2)
-    for tag in "abc":
-        kept.get(tag, tag, tag.encode)
-    assert kept.get("a", "a", lambda: b"anew") == b"anew"
-    assert kept.get("c", "c", lambda: b"anew") == b"c"
-    with pytest.raises(ZeroDivisionError):
-        kept.get("d", "d", lambda: bytes(1 // 0))
-    assert kept.get("d", "d", lambda: b"d") == b"d"
+    async def ask():
+        workers = Workers(1, kept=2)
+        for state in "abc":
+            await workers.once(state, state.encode)
+        assert not workers.has("a")
+        assert await workers.once("a", lambda: b"anew") == b"anew"
+        assert await workers.once("c", lambda: b"anew") == b"c"
+        with pytest.raises(ZeroDivisionError):
+            await workers.once("d", lambda: bytes(1 // 0))
+        assert not workers.has("d")
+        assert await workers.once("d", lambda: b"d") == b"d"
+
+    asyncio.run(ask())
+
+
+@pytest.mark.parametrize("address", ["/runs/first", "/compare?run=first&run=sweep/lr%3D0.1"])
+def test_a_page_is_the_same_plain_packed_and_from_the_cache(serve, folder, address):
+    client = serve(folder)
+    plain = client.get(address, headers={"accept-encoding": "identity"})
+    assert "content-encoding" not in plain.headers
+    for asked in (client, client, serve(folder)):  # kept, kept, and made while it is sent
+        packed = asked.get(address)
+        assert packed.headers["content-encoding"] == "gzip"
+        assert packed.text == plain.text
+
+
+def test_the_newest_pages_are_made_before_anyone_asks(serve, folder):
+    drawn = Event()
+
+    def draws(run, *, title):
+        drawn.set()
+        return run_page(run, title=title)
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr("laptime.render.html.run_page.run_page", draws)
+        with serve(folder) as client:  # which starts the application
+            assert drawn.wait(20)
+            assert client.get("/runs/first").status_code == 200
 
 
 def test_styles_and_scripts_are_kept_for_good_under_their_hash(ask):

@@ -106,6 +106,16 @@ def test_a_column_sorts(serve, sweep, query, found):
     assert listed(serve(sweep).get(f"/?{query}")) == found
 
 
+def test_runs_of_one_minute_are_sorted_by_when_they_began(serve, sweep):
+    for name, second in (("a", "20"), ("b", "40.5"), ("c", "40")):
+        path = sweep / name / "run.json"
+        created = {"created": f"2026-01-01T12:00:{second}+00:00"}
+        path.write_text(json.dumps(json.loads(path.read_text()) | created))
+    client = serve(sweep)
+    assert listed(client.get("/")) == ["b", "c", "a"]
+    assert listed(client.get("/?sort=started&order=asc")) == ["a", "c", "b"]
+
+
 def test_what_a_url_says_wrongly_is_passed_over(serve, sweep):
     page = serve(sweep).get("/?sort=__class__&order=x&page=-1&page=²&nothing=1")
     assert sorted(listed(page)) == ["a", "b", "c"]

@@ -8,7 +8,7 @@ from typer.testing import CliRunner
 
 from laptime.cli import app
 from laptime.runs import load
-from laptime.runs.exporters.registry import exporter, exporters, unregister
+from laptime.runs.exporters import exporter, exporters, unregister
 
 
 @pytest.fixture

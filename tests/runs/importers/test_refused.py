@@ -5,8 +5,8 @@ from tests.runs.importers.traces import a_gpu_step, save
 from tests.runs.samples import a_finished_run
 
 from laptime.errors import DataError, LaptimeError, RunExists
+from laptime.runs import importers
 from laptime.runs.importers import collect
-from laptime.runs.importers.detect import CollectLimits
 
 
 def write(path, content):
@@ -96,20 +96,22 @@ def test_an_event_with_an_odd_value_stops_nothing(tmp_path, place, value):
 
 
 @pytest.mark.parametrize(
-    ("limits", "said"),
+    ("limit", "value", "said"),
     [
-        (CollectLimits(entries=10), "more than 10 files and folders; give a folder with fewer"),
-        (CollectLimits(files=4), "more than 4 traces; give a folder with fewer"),
-        (CollectLimits(bytes=1000), r"more than 0\.0 GB of traces; give a folder with fewer"),
-        (CollectLimits(seconds=-1), "took more than -1 s, after 0 of 5 files; give fewer of them"),
+        ("MOST_ENTRIES", 10, "more than 10 files and folders; give a folder with fewer"),
+        ("MOST_FILES", 4, "more than 4 traces; give a folder with fewer"),
+        ("MOST_BYTES", 1000, r"more than 0\.0 GB of traces; give a folder with fewer"),
+        ("MOST_S", -1, "took more than -1 s, after 0 of 5 files; give fewer of them"),
     ],
 )
-def test_a_folder_that_is_too_much_is_refused_in_one_line(tmp_path, limits, said):
+def test_a_folder_that_is_too_much_is_refused_in_one_line(tmp_path, monkeypatch, limit, value, said):
     (tmp_path / "traces" / "deeper").mkdir(parents=True)
     for number in range(5):
         save(tmp_path / "traces" / f"{number}.json", a_gpu_step())
         (tmp_path / "traces" / f"{number}.txt").write_text("beside it")
-    with pytest.raises(DataError, match=said):
-        collect(tmp_path / "traces", tmp_path / "run", limits=limits)
+    with monkeypatch.context() as patched:
+        patched.setattr(importers, limit, value)
+        with pytest.raises(DataError, match=said):
+            collect(tmp_path / "traces", tmp_path / "run")
     assert not (tmp_path / "run").exists()
     assert len(collect(tmp_path / "traces", tmp_path / "run").steps) == 5

@@ -1,8 +1,7 @@
 """`--explain`: every effective value, why it has it, and what it means."""
 
 from laptime.training.config import fields
-from laptime.training.config.explain import explain
-from laptime.training.config.reading import read_config
+from laptime.training.config.reading import explain, read_config
 
 
 def rows(folder, text, *settings):
@@ -13,7 +12,7 @@ def rows(folder, text, *settings):
 
 def test_every_key_of_the_schema_is_told(tmp_path):
     found = rows(tmp_path, 'network = "zener4"')
-    wanted = {key for key in fields.names() if fields.find(key, "zener")} - {fields.OPTIONS}
+    wanted = set(fields.keys("zener")) - {fields.OPTIONS}
     assert wanted <= set(found)
     assert all(all(cells) for cells in found.values())
 

@@ -5,7 +5,7 @@ from tools.reference.configuration import reference
 
 from laptime.errors import ConfigError
 from laptime.training.config import Config, fields, reading
-from laptime.training.config.explain import explain
+from laptime.training.config.reading import explain
 from laptime.training.config.schema import TrainConfig
 from laptime.training.config_section import Count
 

@@ -20,7 +20,7 @@ def read(path, folder):
 def test_a_recipe_is_valid_and_says_which_experiment_it_repeats(path, tmp_path):
     found = read(path, tmp_path)
     assert found.config.name == path.stem
-    assert re.search(r"Document [ABC]", path.read_text("utf-8"))
+    assert re.search(r"The (thesis|Zener study|guide)", path.read_text("utf-8"))
     assert found.sources["train.batch"] == str(path)
 
 

@@ -37,7 +37,13 @@ WRONG = {
     "name = ['a']": "name is ['a'], which is no text; write a text",
     "train = 5": "train is 5, where a table is wanted; write [train] and keys below it",
     "optimizer = 5": 'optimizer is 5, where a table is wanted; write optimizer = "…", or [optimizer] and keys',
+    "[train]\nuntil = 5": "train.until is 5, where a table is wanted; write [train.until] and keys below it",
+    "[train]\nuntil = {acc = 0.9}": "train.until.acc is unknown; ",
+    "[train]\nuntil = {loss = 1, top1 = 0.9}": "train.until has both loss and top1; leave one out",
+    "[train]\nuntil.loss = 1\n[validation]\nevery = 0": "validation.every = 0 has none; write 1",
     # ranges
+    "[train]\nuntil.loss = 0.0": "train.until.loss is 0.0, which is out of range; write a number above 0",
+    "[train]\nuntil.top1 = 90": "train.until.top1 is 90, which is out of range; write a number above 0 to 1",
     "[train]\nbatch = 0": "train.batch is 0, which is out of range; write a whole number of at least 1",
     "[train]\nepochs = -3": "train.epochs is -3, which is out of range; write a whole number of at least 1",
     "[train]\nclip = 0.0": "train.clip is 0.0, which is out of range; write a number above 0",
@@ -160,6 +166,10 @@ SETTINGS = {
     "numbered from 0; lower it",
     "record.kernels=6": "at most 6 steps",
 }
+
+
+def test_a_network_called_by_a_number_is_unknown_like_any_other(tmp_path):
+    assert "5" in told(tmp_path, "[network]\nname = 5")
 
 
 @pytest.mark.parametrize("setting", SETTINGS)

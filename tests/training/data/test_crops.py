@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from laptime.training.data.crops import CHANCES, chances, middle, random_part
+from laptime.training.data.images import CHANCES, chances, middle, random_part
 
 SIDE = st.integers(1, 3000)
 

@@ -17,10 +17,10 @@ from torch.utils.data import DataLoader
 
 from laptime.errors import DataError
 from laptime.training.data import Data, NetworkInput, open_data
-from laptime.training.data.floats import FLOATS, Floats
+from laptime.training.data.datasets import folds
+from laptime.training.data.folder import FLOATS, Floats
 from laptime.training.data.generate import write_image_folder, write_zener_folder
 from laptime.training.data.kinds import FolderData
-from laptime.training.data.subset import folds
 
 COLOUR, GREY = NetworkInput(input=(3, 224, 224)), NetworkInput(input=(1, 32, 32))
 

@@ -13,19 +13,18 @@ import simplejpeg
 from numpy.typing import NDArray
 from PIL import Image
 
-from laptime.training.data.crops import Crop, middle
-from laptime.training.data.images import Look, UnreadableImage, read_into
+from laptime.training.data.images import Crop, UnreadableImage, middle, read_into
 
-COLOUR, GREY = Look(size=32, channels=3), Look(size=32, channels=1)
+COLOUR, GREY = (3, 32, 32), (1, 32, 32)
 
 
 def whole(height: int, width: int) -> Crop:
     return Crop(0, 0, height, width)
 
 
-def read(path: Path, look: Look = COLOUR, choose: Any = whole) -> NDArray[np.uint8]:
-    out = np.zeros((look.channels, look.size, look.size), np.uint8)
-    read_into(out, os.fsencode(path), look, choose)
+def read(path: Path, shape: tuple[int, ...] = COLOUR, choose: Any = whole) -> NDArray[np.uint8]:
+    out = np.zeros(shape, np.uint8)
+    read_into(out, os.fsencode(path), choose)
     return out
 
 

@@ -1,19 +1,23 @@
 """Finding the networks and optimizers of a script as it uses them.
 
 A network is the outermost module with parameters that the script calls, however late; inside of networks
-nothing is looked for, so the search costs nothing there.
+nothing is looked for, so the search costs nothing there. Who called it is read from the stack, once for each
+network: the module it is part of, the name it goes by, the trainer that drives it.
 """
 
 from __future__ import annotations
 
 import functools
+import gc
 import os
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from importlib import import_module
-from itertools import count
+from itertools import chain, count
 from pathlib import Path
-from types import CodeType
+from types import FrameType
 from typing import Any
 from weakref import WeakValueDictionary
 
@@ -21,52 +25,47 @@ import torch
 from torch import nn
 from torch.optim import Optimizer
 
-from laptime.bridges.ranks import Seat, Seats
-from laptime.bridges.scripts.callers import Caller, caller_of, class_name, networks_of
+from laptime.bridges import TRAINERS
+from laptime.bridges.ranks import Seat
 from laptime.bridges.scripts.step_ends import StepEnds
 from laptime.errors import AlreadyRecording, LaptimeError, ScriptError
 from laptime.files.text import first_line
 from laptime.recorder.collectives import several
 from laptime.recorder.guard import RecordingPart, attempt, warn
-from laptime.recorder.layer_division import LayerUnit, is_compiled
-from laptime.recorder.loop_listener import LoopListener
-from laptime.recorder.module_calls import on_stranger, undo_all
+from laptime.recorder.layer_division import is_compiled
 from laptime.recorder.optimizer_steps import listen
 from laptime.recorder.recorder import Recorder
-from laptime.recorder.torch_patches import Patches
+from laptime.recorder.torch_patches import Patches, on_stranger, undo_all
 from laptime.runs import discard
-from laptime.runs.directory import RESERVE_FILE
+from laptime.runs.directory import only_of_a_run
 
-OURS = {"run.json", "network.json", RESERVE_FILE, "csv", "steps", "layers", "kernels"}
 RECORDS_ITSELF = "the script records itself with laptime; that recording is kept"
 MOST_LOOKS = 8  # each looks at every object of the process
 MOST_NETWORKS = 32  # a sweep makes one after the other; beyond this many they are host time
 
 
-class ScriptRecorder(LoopListener):
-    """Follows a script from its first network call to its end, and has its steps cut (`StepEnds`)."""
+class ScriptRecorder(StepEnds):
+    """Follows a script from its first network call to its end, and cuts its steps."""
 
     def __init__(
         self,
         out: Path,
         *,
-        seats: Seats | None = None,
+        seat: Seat | None = None,
         on_fork: Callable[[ScriptRecorder], bool] = lambda _: False,
         refused: Callable[[str], None] | None = None,
         **options: Any,
     ) -> None:
-        self.recorder: Recorder | None = None
+        super().__init__()
         self.failure: LaptimeError | None = None  # why nothing can be recorded
         self._out = out
         self._options = options
-        self._seats = seats  # of a run that other processes write to as well
-        self._seat: Seat | None = None
+        self._seat = seat  # in a run that other processes write to as well
         self._on_fork = on_fork  # a forked child is about to train
-        self._refused = refused or _warn_of  # told why there is no recording
+        self._refused = refused or _warn  # told why there is no recording
         self._ended = False
         self._unlisten: Callable[[], None] = lambda: None
-        self._made = Patches()  # on what tells that optimizers are made
-        self._step_ends = StepEnds()
+        self._patches = Patches()  # on loaders, and on what makes optimizers
         self._process = os.getpid()
         self._known: WeakValueDictionary[int, nn.Module] = WeakValueDictionary()  # of every network
         self._undo: list[Callable[[], None]] = []
@@ -77,41 +76,37 @@ class ScriptRecorder(LoopListener):
     def watching(self) -> Iterator[None]:
         """Watch while the enclosed code runs; afterwards nothing is left behind."""
         self.begin()
-        status = "finished"
         try:
             yield
-        except (KeyboardInterrupt, GeneratorExit):
-            status = "interrupted"
+        except BaseException as error:
+            self.end(error)
             raise
-        except SystemExit as stop:
-            status = "interrupted" if self._interrupted else "failed" if stop.code else "finished"
-            raise
-        except BaseException:
-            status = "failed"
-            raise
-        finally:
-            self.end(status)
+        self.end()
 
     def begin(self) -> None:
         """Watch from here."""
-        self._step_ends.watch_loaders()
-        self._made.replace(Optimizer, "__init__", self._counting_optimizers)
+        self.watch_loaders(self._patches)
+        self._patches.replace(Optimizer, "__init__", self._counting_optimizers)
         self._unlisten = listen(self._before_update, self._after_update)
         on_stranger(self._meet_stranger)
 
-    def end(self, status: str) -> None:
+    def end(self, error: BaseException | None = None) -> None:
         """Close the run and leave nothing behind. Idempotent, and nothing in a child that was forked."""
         if self._ended or os.getpid() != self._process:
             return
         self._ended = True
-        self._made.restore()
+        status = "failed" if error is not None else "finished"
+        if isinstance(error, KeyboardInterrupt | GeneratorExit):
+            status = "interrupted"
+        elif isinstance(error, SystemExit):
+            status = "interrupted" if self._interrupted else "failed" if error.code else "finished"
         self._unlisten()
         on_stranger(None)
         attempt(RecordingPart.RECORDING, undo_all, self._undo)
-        attempt(RecordingPart.RECORDING, self._step_ends.end, finished=status == "finished")
+        attempt(RecordingPart.RECORDING, self.end_last_step, finished=status == "finished")
         if self.recorder is not None:
             self.recorder.stop(status)
-        attempt(RecordingPart.RECORDING, self._step_ends.leave_loaders)
+        attempt(RecordingPart.RECORDING, self._patches.restore)  # after the recording has restored its own
         if self._seat is not None:
             self._seat.leave()
 
@@ -123,7 +118,7 @@ class ScriptRecorder(LoopListener):
         @functools.wraps(original)
         def make(*args: Any, **kwargs: Any) -> None:
             original(*args, **kwargs)
-            attempt(RecordingPart.RECORDING, self._step_ends.optimizer_made)
+            attempt(RecordingPart.RECORDING, self.optimizer_made)
             if os.getpid() != self._process and attempt(RecordingPart.RECORDING, self._on_fork, self):
                 self._process = os.getpid()
 
@@ -158,13 +153,13 @@ class ScriptRecorder(LoopListener):
             self._refused(str(self.failure))
 
     def _take_up(self, module: nn.Module) -> None:
-        caller = caller_of(module, _ours)
+        caller = caller_of(module)
         if caller.building or id(caller.network) in self._known:
             return
         if self._holds_known_network(caller.network) and not self._start_again() and self._is_wrapper(caller):
             self._known[id(caller.network)] = caller.network
             return
-        self._step_ends.before_network()
+        self.before_network()
         self._add(caller)
         if caller.home is not None and self.recorder is not None:
             follow = import_module(caller.home).follow
@@ -188,7 +183,7 @@ class ScriptRecorder(LoopListener):
             return False
         if several() or (self._seat is not None and self._seat.rank):
             return False  # other ranks write there
-        if not set(os.listdir(self._out)) <= OURS:
+        if not only_of_a_run(self._out):
             return False  # the script keeps files of its own there
         recorder.stop()
         if not discard(self._out):
@@ -206,44 +201,23 @@ class ScriptRecorder(LoopListener):
             return
         else:
             taken = {network.name for network in self.recorder.hooks.networks}
-            self.recorder.add_network(_free_name(caller, taken), caller.network)
+            numbered = (f"{caller.name}{number}" for number in count(2))
+            names = chain((caller.name, class_name(caller.network)), numbered)
+            self.recorder.add_network(next(name for name in names if name not in taken), caller.network)
         self._known |= {id(module): module for module in caller.network.modules()}
 
     def _start(self, caller: Caller) -> None:
         rank = 0
-        if self._seats is not None:
-            self._out = self._seats.place(self._out)
-            self._seat = self._seat or self._seats.take()
-            rank = self._seat.rank
-        recorder = Recorder(
-            {caller.name: caller.network},
-            out=self._out,
-            rank=rank,
-            joins=rank > 0,
-            listener=self,
-            **self._options,
-        )
+        if self._seat is not None:
+            self._out = self._seat.place(self._out)
+            rank = self._seat.take()
+        network, joins = {caller.name: caller.network}, rank > 0
+        recorder = Recorder(network, out=self._out, rank=rank, joins=joins, listener=self, **self._options)
         recorder.start()
         self.recorder = recorder
-        self._step_ends.follow(recorder)
         recorder.open()
 
     # -- what the recording tells --------------------------------------------------------------------------
-
-    def before_draw(self, iterator: Any) -> None:
-        self._step_ends.before_draw(iterator)
-
-    def before_forward(self, unit: LayerUnit) -> None:
-        self._step_ends.before_forward(unit)
-
-    def before_backward(self) -> None:
-        self._step_ends.before_backward()
-
-    def before_update(self, optimizer: Optimizer) -> None:
-        self._step_ends.before_update(optimizer)
-
-    def after_update(self, optimizer: Optimizer) -> None:
-        self._step_ends.after_update(optimizer)
 
     def unknown_optimizer(self, optimizer: Optimizer) -> None:
         """An optimizer steps for the first time: what it updates is a network that is known, or is met."""
@@ -271,24 +245,24 @@ class ScriptRecorder(LoopListener):
             self.recorder.facts.note("the network was called in other threads, too, which is not recorded")
             return False
         self.recorder.begin_anew()
-        self._step_ends.move()
+        self.move()
         return True
 
     def _drive(self, driven: bool, error: BaseException | None = None) -> None:
         """A trainer starts or stops cutting its own steps."""
-        self._step_ends.drive(driven)
+        self.driven = driven
         self._interrupted = isinstance(error, KeyboardInterrupt)
 
     # -- optimizers ----------------------------------------------------------------------------------------
 
     def _before_update(self, optimizer: Optimizer, *_: Any) -> None:
         """What is updated before any network was seen is called by other ways than modules are."""
-        self._step_ends.update_begins(optimizer)
+        self.updating.add(id(optimizer))
         if self.recorder is None and self.failure is None and os.getpid() == self._process:
             self._meet_updated(optimizer)
 
     def _after_update(self, optimizer: Optimizer, *_: Any) -> None:
-        self._step_ends.update_ended(optimizer)
+        self.updating.discard(id(optimizer))
 
     def _meet_updated(self, optimizer: Optimizer) -> None:
         """Take up the networks that an optimizer updates."""
@@ -299,20 +273,74 @@ class ScriptRecorder(LoopListener):
                     self._meet(network)
 
 
-def _warn_of(reason: str) -> None:
+def _warn(reason: str) -> None:
     warn(f"nothing is recorded from here on: {reason}")
 
+
+# -- who called a network ---------------------------------------------------------------------------------
 
 _PACKAGE = Path(__file__).parents[2]
 _WATCHING = tuple(str(_PACKAGE / name) for name in ("bridges", "recorder"))
 
 
-def _ours(code: CodeType) -> bool:
-    return code.co_filename.startswith(_WATCHING)
+@dataclass(frozen=True, slots=True)
+class Caller:
+    """Where a call of a module comes from."""
+
+    network: nn.Module  # the module, or the outermost one that it is part of and that is at work
+    name: str
+    trainer: Any = None
+    home: str | None = None  # the module of ours that follows this trainer
+    building: bool = False  # the module is called while it, or what it is part of, is being built
 
 
-def _free_name(caller: Caller, taken: set[str]) -> str:
-    for name in (caller.name, class_name(caller.network)):
-        if name not in taken:
-            return name
-    return next(name for number in count(2) if (name := f"{caller.name}{number}") not in taken)
+def caller_of(module: nn.Module) -> Caller:
+    """Look up the stack, past our own code."""
+    network, name, trainer, home, building = module, "", None, None, False
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None:
+        code = frame.f_code
+        if not code.co_filename.startswith(_WATCHING):
+            variables = frame.f_locals
+            myself = variables.get(code.co_varnames[0]) if code.co_argcount else None
+            if isinstance(myself, nn.Module) and myself is not network:
+                if code.co_name == "__init__":
+                    building = True
+                elif any(part is network for part in myself.modules()):
+                    network, name = myself, ""
+            if trainer is None:
+                home = _home(myself)
+                trainer = myself if home else None
+            names = (key for key, value in variables.items() if value is network)
+            name = name or next((key for key in names if key != "self" and not key.startswith("_")), "")
+        frame = frame.f_back
+    return Caller(network, name or class_name(network), trainer, home, building)
+
+
+def _home(candidate: Any) -> str | None:
+    """The bridge to the trainer that this object is. Trainers are looked up, never imported."""
+    for supported in TRAINERS:
+        for module in supported.homes:
+            trainer = getattr(sys.modules.get(module), "Trainer", None)
+            if trainer is not None and isinstance(candidate, trainer):
+                return supported.bridge
+    return None
+
+
+def networks_of(optimizer: Optimizer) -> list[nn.Module]:
+    """The outermost modules that hold parameters of an optimizer, among all objects of the process."""
+    mine = {id(p) for group in optimizer.param_groups for p in group["params"]}
+    # By `type`: `isinstance` would ask objects of others for their class, and some answer with an import.
+    modules = [
+        candidate
+        for candidate in gc.get_objects()
+        if issubclass(type(candidate), nn.Module) and "_modules" in vars(candidate)
+    ]
+    inner = {id(child) for module in modules for child in module._modules.values() if child is not None}
+    outermost = [module for module in modules if id(module) not in inner]
+    return [module for module in outermost if any(id(p) in mine for p in module.parameters())]
+
+
+def class_name(module: nn.Module) -> str:
+    """The class of a module, or of the one that was compiled."""
+    return type(getattr(module, "_orig_mod", module)).__name__

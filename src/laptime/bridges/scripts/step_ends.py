@@ -8,8 +8,9 @@ evaluation: forward passes without gradients. A trainer cuts its own steps.
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter, deque
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import count
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -24,8 +25,8 @@ from laptime.recorder.arguments import batch_size
 from laptime.recorder.guard import RecordingPart, attempt
 from laptime.recorder.layer_division import LayerUnit
 from laptime.recorder.recorder import Recorder
-from laptime.recorder.timeline import HOST, RETURN
-from laptime.recorder.torch_patches import Patches
+from laptime.recorder.timeline import HOST, LoopListener
+from laptime.recorder.torch_patches import Patches, watched
 
 MOST_AHEAD = 64  # batches that a loop may draw before it uses them
 MOST_CALLS = 256  # of a network in one step, where no optimizer says what a step is
@@ -49,20 +50,19 @@ class _Step:
     ahead: int = 0  # batches among these that were drawn for steps to come
     drawn_ahead: bool = False  # the batch that is being drawn is such a one
     ahead_mark: int | None = None  # where the first of these was drawn
-    calls: dict[int, int] = field(default_factory=dict)  # of networks and parts called by themselves, by id
+    calls: Counter[int] = field(default_factory=Counter)  # of networks and parts called by themselves
     updates: dict[int, None] = field(default_factory=dict)  # ids of optimizers, in the order of their steps
     evaluated: LayerUnit | None = None  # a network, or part of one, called without gradients
 
 
-class StepEnds:
+class StepEnds(LoopListener):
     """Cuts the steps of one script."""
 
     def __init__(self) -> None:
-        self.recorder: Recorder | None = None
+        self.recorder: Recorder | None = None  # from the first network on
         self.driven = False  # a trainer cuts its own steps
         self._optimizers = 0  # that the script has made
-        self._updating: set[int] = set()  # ids of optimizers that make a step, of which a closure is part
-        self._patches = Patches()
+        self.updating: set[int] = set()  # ids of optimizers that make a step, of which a closure is part
         self._serial = count()  # of passes over loaders
         self._passes: WeakKeyDictionary[Any, _LoaderPass] = WeakKeyDictionary()  # by iterator
         self._trained: set[int] = set()  # the passes that training batches came from
@@ -77,90 +77,61 @@ class StepEnds:
         self._backwards = 0  # since the latest update
         self._validated: LayerUnit | None = None  # the step before was an evaluation of it
 
-    def watch_loaders(self) -> None:
+    @property
+    def _recording(self) -> Recorder:
+        """The recording, for what only it calls."""
+        assert self.recorder is not None
+        return self.recorder
+
+    def watch_loaders(self, patches: Patches) -> None:
         """From the start: the first batch is drawn before there is a network to record."""
-        self._patches.replace(DataLoader, "__iter__", self._counting_passes)
-        self._patches.replace(_BaseDataLoaderIter, "__next__", self._counting_draws)
-
-    def follow(self, recorder: Recorder) -> None:
-        """Cut the steps of this recording."""
-        self.recorder = recorder
-
-    def drive(self, driven: bool) -> None:
-        """A trainer starts or stops cutting its own steps."""
-        self.driven = driven
+        for owner, name, action in (
+            (DataLoader, "__iter__", self._pass_begun),
+            (_BaseDataLoaderIter, "__next__", self._drawn),
+        ):
+            leave = partial(partial, attempt, RecordingPart.RECORDING, action)
+            patches.replace(owner, name, partial(watched, leave))
 
     def optimizer_made(self) -> None:
-        """The script has made an optimizer."""
+        """The script has made an optimizer; after steps with another one alone, another training begins."""
+        if self._optimizers == 1 and not self._step.draws:
+            self.before_network()
         self._optimizers += 1
-
-    def update_begins(self, optimizer: Optimizer) -> None:
-        """Any optimizer makes a step, of which a closure is part."""
-        self._updating.add(id(optimizer))
-
-    def update_ended(self, optimizer: Optimizer) -> None:
-        """An optimizer has ended its step."""
-        self._updating.discard(id(optimizer))
 
     def move(self) -> None:
         """The recording goes on in another thread, which has drawn a batch already."""
         self._source, self._step = self._elsewhere, _Step(draws=self._elsewhere is not None)
 
-    def end(self, *, finished: bool) -> None:
+    def end_last_step(self, *, finished: bool) -> None:
         """The script is over: a step that did its work counts."""
-        if self.recorder is not None and self.recorder.active and not self.driven:
-            evidence = self.recorder.evidence
-            if (
-                evidence.update
-                or (evidence.forward and not evidence.graded)
-                or (evidence.backward and finished)
-            ):
-                self._lap(at=self._last_work() if evidence.update else None)
-
-    def _last_work(self) -> int | None:
-        """The mark at which the last phase ended: what a script does after its last step is no part of it."""
-        assert self.recorder is not None
-        timeline = self.recorder.timeline
-        last = len(timeline.owners) - 1
-        # A trace knows marks by their number, so a traced step ends where the script does.
-        return last if last > 0 and timeline.owner & ~RETURN == HOST and not timeline.traced else None
-
-    def leave_loaders(self) -> None:
-        """Put the loaders back, after the recording has."""
-        self._patches.restore()
+        if self.recorder is None or not self.recorder.active or self.driven:
+            return
+        evidence, timeline = self.recorder.evidence, self.recorder.timeline
+        if evidence.update:
+            # At the mark where the last phase ended: what follows the last step is no part of it. A trace
+            # knows marks by their number, so a traced step ends where the script does.
+            last = len(timeline.owners) - 1
+            known = last > 0 and timeline.owner == HOST and timeline.on_mark is None
+            self._lap(at=last if known else None)
+        elif (evidence.forward and not evidence.graded) or (evidence.backward and finished):
+            self._lap()
 
     # -- batches ---------------------------------------------------------------------------------------------
 
-    def _counting_passes(self, original: Any) -> Any:
-        def iterate(loader: DataLoader[Any]) -> Any:
-            iterator = original(loader)
-            attempt(RecordingPart.RECORDING, self._begin_pass, loader, iterator)
-            return iterator
-
-        return iterate
-
-    def _begin_pass(self, loader: Any, iterator: Any) -> None:
-        self._passes[iterator] = _LoaderPass(next(self._serial), id(loader))
-
-    def _counting_draws(self, original: Any) -> Any:
-        def draw(iterator: Any) -> Any:
-            try:
-                batch = original(iterator)
-            except StopIteration:
-                attempt(RecordingPart.RECORDING, self._pass_ended, iterator)
-                raise
-            attempt(RecordingPart.RECORDING, self._drawn, iterator, batch)
-            return batch
-
-        return draw
-
-    def _pass_ended(self, iterator: Any) -> None:
-        """A pass that ends before there is a network was no training: someone looked through the data."""
-        if self.recorder is None and self._passes.get(iterator) is self._source:
-            self._source, self._step = None, _Step()
+    def _pass_begun(self, loader: DataLoader[Any], iterator: Any) -> None:
+        if iterator is not None:
+            self._passes[iterator] = _LoaderPass(next(self._serial), id(loader))
 
     def _drawn(self, iterator: Any, batch: Any) -> None:
+        """A loader gave a batch; None: its pass is over.
+
+        A pass that ends before there is a network was no training: someone looked through the data.
+        """
         source = self._passes.get(iterator)
+        if batch is None:
+            if self.recorder is None and source is self._source:
+                self._source, self._step = None, _Step()
+            return
         if source is not None:
             source.sizes.append(batch_size(batch))
         if self.recorder is not None and self.recorder.timeline.elsewhere():
@@ -177,22 +148,21 @@ class StepEnds:
 
     def before_draw(self, iterator: Any) -> None:
         """A batch is about to be drawn: the step that used the one before is over, or will go on with it."""
-        assert self.recorder is not None
-        evidence = self.recorder.evidence
-        self._updating.clear()  # one that has raised never ends
+        evidence = self._recording.evidence
+        self.updating.clear()  # one that has raised never ends
         self._step.drawn_ahead = False
         if self._drawless and self._source is not None:
             self._updates_often = True  # and what follows is the next batch
         self._drawless = 0
         if self.driven or not (evidence.forward or evidence.update):
             return
-        if evidence.graded and not (self._step.draws or self.recorder.hooks.trained):
-            self.recorder.begin_anew()  # a network was tried on a made-up batch before its training
+        if evidence.graded and not (self._step.draws or self._recording.hooks.trained):
+            self._recording.begin_anew()  # a network was tried on a made-up batch before its training
             self._step = _Step()
         elif evidence.graded and evidence.training and not (evidence.backward or evidence.update):
             self._step.drawn_ahead = True  # its backward pass is still to come
             if self._step.ahead_mark is None:
-                self._step.ahead_mark = len(self.recorder.timeline.owners)
+                self._step.ahead_mark = len(self._recording.timeline.owners)
         else:
             self._lap()
 
@@ -206,45 +176,37 @@ class StepEnds:
 
     def before_forward(self, unit: LayerUnit) -> None:
         """A network is called, or a part of it by itself: the next batch is used, or evaluation begins."""
-        assert self.recorder is not None
-        if self.driven or self.recorder.timeline.elsewhere():
+        if self.driven or self._recording.timeline.elsewhere():
             return
         mark = self._step.ahead_mark
-        if mark is not None and self._calls(unit) and not self.recorder.evidence.backward:
+        if mark is not None and self._step.calls[unit.index] and not self._recording.evidence.backward:
             self._lap(at=mark)  # nobody asked for gradients: the batch was not drawn ahead
         elif self._begins(unit):
             self._lap()
-        calls = self._step.calls
-        calls[unit.index] = calls.get(unit.index, 0) + 1
+        self._step.calls[unit.index] += 1
         if not torch.is_grad_enabled() and self._step.evaluated is None:
             self._step.evaluated = unit
 
-    def _calls(self, unit: LayerUnit) -> int:
-        return self._step.calls.get(unit.index, 0)
-
     def _begins(self, unit: LayerUnit) -> bool:
         """Whether this call begins another step."""
-        assert self.recorder is not None
-        evidence, step = self.recorder.evidence, self._step
-        graded = torch.is_grad_enabled()
+        evidence, step = self._recording.evidence, self._step
+        graded, calls = torch.is_grad_enabled(), step.calls[unit.index]
         if not graded and evidence.update and not self._in_round():
             return True  # evaluation after training
         if step.evaluated is not None and not step.draws and not evidence.graded:
             # A teacher is called once before its pupil; what was evaluated before was evaluated again.
-            again = self._calls(unit) > 0
-            return again or (graded and step.evaluated is self._validated)
-        if not self._calls(unit) or self._updating:
+            return calls > 0 or (graded and step.evaluated is self._validated)
+        if not calls or self.updating:
             return False
         if step.ahead and evidence.backward and not self._in_round():
             return True
         if step.draws or self._updates_often or (self._updates_come() and self._optimizers > 1):
             return False
-        return evidence.backward or (not self._updates_come() and self._calls(unit) >= MOST_CALLS)
+        return evidence.backward or (not self._updates_come() and calls >= MOST_CALLS)
 
     def before_backward(self) -> None:
         """A backward pass of something that is not evidence forward; without optimizers each is a step."""
-        assert self.recorder is not None
-        evidence = self.recorder.evidence
+        evidence = self._recording.evidence
         self._backwards += 1
         alone = not (evidence.forward or evidence.update or self._step.draws or self._updates_come())
         if alone and evidence.backward and not self.driven:
@@ -268,31 +230,29 @@ class StepEnds:
 
     def after_update(self, optimizer: Optimizer) -> None:
         """Without a loader a round ends with the last of its optimizers."""
-        assert self.recorder is not None
         self._backwards = 0
         if self.driven:
             return
         self._step.updates[id(optimizer)] = None
-        self._update_end = len(self.recorder.timeline.owners) - 1
+        self._update_end = len(self._recording.timeline.owners) - 1
         if id(optimizer) == self._closing and not self._step.draws:
             self._lap()
 
     # -- the end of a step -----------------------------------------------------------------------------------
 
     def _lap(self, at: int | None = None) -> None:
-        assert self.recorder is not None
         step, source = self._step, self._source
         # Drawn in this step, or ahead of it.
         samples = source.sizes.popleft() if source is not None and source.sizes else None
-        trains = self.recorder.evidence.stage is Stage.TRAIN
+        trains = self._recording.evidence.stage is Stage.TRAIN
         if trains and step.draws and source is not None and source.number not in self._trained:
             self._trained.add(source.number)
             self._epoch += 1
         epoch = max(0, self._epoch)
         if at is None:
-            self.recorder.lap(samples=samples, epoch=epoch)
+            self._recording.lap(samples=samples, epoch=epoch)
         else:
-            self.recorder.lap_at(at, samples=samples, epoch=epoch)
+            self._recording.lap_at(at, samples=samples, epoch=epoch)
         self._validated = None if trains else step.evaluated
         self._drawless += trains and not step.draws
         self._step = _Step(draws=step.ahead)

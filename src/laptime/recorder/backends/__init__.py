@@ -7,17 +7,20 @@ whose class has the members of `Backend`, and a line in `_BACKENDS`; `register` 
 
 from __future__ import annotations
 
+import importlib.metadata
+import os
+import platform
 from collections.abc import Iterator
 from typing import Any
 
 import torch
 
 from laptime.errors import UnsupportedDevice
-from laptime.recorder.backends.backend import Backend
-from laptime.recorder.backends.cpu import CpuBackend
+from laptime.recorder.backends.backend import Backend, Clock, Stamp
+from laptime.recorder.backends.cpu import CpuBackend, FakeClock, cpu_name
 from laptime.recorder.backends.cuda import CudaBackend
 
-__all__ = ["Backend", "accelerators", "backend_of", "device_facts", "register", "unregister"]
+__all__ = ["Backend", "Clock", "FakeClock", "Stamp"]
 
 _BACKENDS: dict[str, Backend] = {backend.type: backend for backend in (CpuBackend(), CudaBackend())}
 
@@ -58,3 +61,27 @@ def device_facts(device: torch.device | None) -> dict[str, Any]:
     if device is None or backend is None:
         return {**_BACKENDS["cpu"].facts(torch.device("cpu")), "type": kind}
     return backend.facts(device)
+
+
+def environment(device: torch.device | None = None) -> dict[str, Any]:
+    """What this machine and this process are: recorded with every run, printed by `laptime doctor`."""
+    try:
+        version = importlib.metadata.version("laptime")
+    except importlib.metadata.PackageNotFoundError:
+        version = "source"  # run from a bare source tree
+    variables = [name for backend in _BACKENDS.values() for name in backend.variables]
+    return {
+        "laptime": version,
+        "python": platform.python_version(),
+        "torch": str(torch.__version__),
+        "platform": platform.platform(),
+        "cpu": cpu_name(),
+        "cores": os.cpu_count(),
+        "memory_bytes": backend_of("cpu").memory_bytes(torch.device("cpu")),
+        "threads": torch.get_num_threads(),
+        "cpu_capability": torch.backends.cpu.get_cpu_capability(),
+        "device": device_facts(device),
+        "matmul_precision": torch.get_float32_matmul_precision(),
+        "deterministic": torch.are_deterministic_algorithms_enabled(),
+        "variables": {name: os.environ[name] for name in variables if name in os.environ},
+    }

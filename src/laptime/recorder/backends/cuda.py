@@ -10,8 +10,7 @@ from typing import Any
 import torch
 from torch.profiler import ProfilerActivity
 
-from laptime.recorder.backends.backend import Backend
-from laptime.recorder.clocks import Clock, Stamp
+from laptime.recorder.backends.backend import Backend, Clock, Stamp
 
 
 class CudaClock:

@@ -6,8 +6,6 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-import numpy as np
-
 from laptime.files.text import one_line
 from laptime.model import Stage
 from laptime.model.comparison import EQUIVALENT, RUN_TO_RUN
@@ -16,18 +14,15 @@ from laptime.render.html.page import Page, Section, Tile
 from laptime.runs import Run
 from laptime.views import format
 from laptime.views.comparison import tables
-from laptime.views.comparison.notes import listed
 from laptime.views.comparison.predicted import PredictedComparison
 from laptime.views.comparison.several import SeveralRuns, side_by_side
 from laptime.views.comparison.sides import ComparisonView, StageComparison, common_noun, common_unit
 from laptime.views.figures import comparison as figures
-from laptime.views.figures import comparison_layers
 from laptime.views.figures.figure import Figure
 from laptime.views.figures.learning import losses
+from laptime.views.format import duration, listed
 from laptime.views.run_view import NOUNS
-from laptime.views.step_bins import Digest, digest
-from laptime.views.table import Table
-from laptime.views.time_units import duration
+from laptime.views.step_bins import digest
 
 _TONES = {"faster": "good", "slower": "bad", "cannot tell": "fair"}
 _FIRST = "What to know first"
@@ -48,49 +43,28 @@ def comparison_page(given: Sequence[Sequence[Run]], names: Sequence[str] | None 
     names  what the runs are called; by default what differs in their paths
     """
     view = side_by_side(given, names)
-    digests = [(run.name, digest(run.recorded)) for run in view.runs]
-    sections = [
-        _first(view),
-        _runs(view),
-        _breakdown(view),
-        _layers(view),
-        Section(
-            name="training",
-            title="Over the training",
-            figures=_drawn(figures.step_times(digests, view.stage), figures.spreads(view)),
-        ),
-        _learning(view, digests),
-        _profiling(view),
-        Section(name="differences", title="What differs", tables=tables.difference_tables(view.runs)),
+    every = format.plural(len(view.runs) + view.left_out, "run")
+    title = f"{format.plural(len(view.runs), 'run')} side by side"
+    if view.sides:
+        title = f"{one_line(view.sides[1].name)} against {one_line(view.sides[0].name)}"
+    letters = [
+        f"{letter}: {one_line(side.name)}" + (f" ({len(side.runs)} runs)" if len(side.runs) > 1 else "")
+        for letter, side in zip("AB", view.sides, strict=False)
     ]
-    count = len(view.runs) + view.left_out
     devices = {tables.device_text(run, view.stage) for run in view.runs} - {format.UNKNOWN}
     return Page(
-        title=_title(view),
-        subtitle=f"{format.plural(count, 'run')}, the first is the baseline",
-        about=[*_letters(view), *(devices if len(devices) == 1 else ())],
-        tiles=list(_tiles_of_two(view.compared, view.stage) if view.compared else _tiles_of_many(view)),
-        sections=[section for section in sections if not section.empty],
+        title=title,
+        subtitle=f"{every}, the first is the baseline",
+        about=[*letters, *(devices if len(devices) == 1 else ())],
+        tiles=list(_tiles_of_two(view.compared, view.part) if view.compared else _tiles_of_many(view)),
+        sections=[section for section in _sections(view) if not section.empty],
     )
-
-
-def _title(view: SeveralRuns) -> str:
-    if view.sides:
-        return f"{one_line(view.sides[1].name)} against {one_line(view.sides[0].name)}"
-    return f"{format.plural(len(view.runs), 'run')} side by side"
-
-
-def _letters(view: SeveralRuns) -> Iterator[str]:
-    """Who is A, the baseline, and who is B."""
-    for letter, side in zip("AB", view.sides, strict=False):
-        yield f"{letter}: {one_line(side.name)}" + (f" ({len(side.runs)} runs)" if len(side.runs) > 1 else "")
 
 
 # -- tiles -----------------------------------------------------------------------------------------
 
 
-def _tiles_of_two(compared: ComparisonView, stage: Stage) -> Iterator[Tile]:
-    part = compared.stages.get(stage)
+def _tiles_of_two(compared: ComparisonView, part: StageComparison | None) -> Iterator[Tile]:
     if part is None:
         return
     for row, name in (
@@ -99,10 +73,8 @@ def _tiles_of_two(compared: ComparisonView, stage: Stage) -> Iterator[Tile]:
         (part.rate, "throughput, B / A"),
     ):
         if row is not None and row.known:
-            note = f"95 %: {tables.interval_text(row)}, {row.verdict}"
-            yield Tile(
-                name=name, value=tables.ratio_text(row), note=note, tone=_TONES.get(str(row.verdict), "")
-            )
+            note, tone = f"95 %: {tables.interval_text(row)}, {row.verdict}", _TONES.get(str(row.verdict), "")
+            yield Tile(name=name, value=tables.ratio_text(row), note=note, tone=tone)
     rates = (part.rate.a, part.rate.b) if part.rate else (math.nan, math.nan)
     for letter, seconds, rate in zip("AB", (part.step.a, part.step.b), rates, strict=True):
         if not math.isnan(seconds):
@@ -113,31 +85,27 @@ def _tiles_of_two(compared: ComparisonView, stage: Stage) -> Iterator[Tile]:
 
 
 def _tiles_of_many(view: SeveralRuns) -> Iterator[Tile]:
-    walls = {run.name: run.wall_s(view.stage) for run in view.runs}
-    medians = {name: float(np.median(wall)) for name, wall in walls.items() if wall.size}
+    parts = {run.name: run.stages[view.stage] for run in view.runs if view.stage in run.stages}
+    medians = {name: part.wall_s.median for name, part in parts.items() if part.wall_s.count}
     note = "" if len(medians) == len(view.runs) else f"{len(medians)} with steps to compare"
     yield Tile(name="runs", value=str(len(view.runs)), note=note)
     if medians:
-        fastest, slowest = (pick(medians, key=lambda name: medians[name]) for pick in (min, max))
-        yield Tile(
-            name="fastest step", value=f"{format.milliseconds(medians[fastest])} ms", note=one_line(fastest)
-        )
-        times = f"{medians[slowest] / medians[fastest]:.2f} times the fastest" if medians[fastest] else ""
-        value = f"{format.milliseconds(medians[slowest])} ms"
-        yield Tile(name="slowest step", value=value, note=", ".join(filter(None, (one_line(slowest), times))))
-    rates = {
-        run.name: run.series[view.stage].samples_per_s or 0.0 for run in view.runs if view.stage in run.series
-    }
-    best = max(rates, key=lambda name: rates[name], default="")
-    if best and rates[best]:
+        fastest, slowest = (pick(medians, key=medians.__getitem__) for pick in (min, max))
+        least, most = medians[fastest], medians[slowest]
+        yield Tile(name="fastest step", value=f"{format.milliseconds(least)} ms", note=one_line(fastest))
+        note = one_line(slowest) + (f", {most / least:.2f} times the fastest" if least else "")
+        yield Tile(name="slowest step", value=f"{format.milliseconds(most)} ms", note=note)
+    rates = {name: part.samples_per_s for name, part in parts.items() if part.samples_per_s}
+    if rates:
+        best = max(rates, key=rates.__getitem__)
         yield Tile(name="most samples a second", value=f"{rates[best]:,.0f}", note=one_line(best))
     for stage in (Stage.VALIDATION, Stage.TRAIN):
-        learned = {run.name: run.result(stage, "top1") for run in view.runs}
+        results = {run.name: run.result(stage, "top1") for run in view.runs}
         known = {
-            name: value for name, value in learned.items() if value is not None and not math.isnan(value)
+            name: value for name, value in results.items() if value is not None and not math.isnan(value)
         }
         if known:
-            name = max(known, key=lambda name: known[name])
+            name = max(known, key=known.__getitem__)
             note = f"{one_line(name)}, {NOUNS[stage.value]}, last epoch"
             yield Tile(name="best top-1 accuracy", value=format.percent(known[name]), note=note)
             break
@@ -146,17 +114,60 @@ def _tiles_of_many(view: SeveralRuns) -> Iterator[Tile]:
 # -- sections --------------------------------------------------------------------------------------
 
 
-def _first(view: SeveralRuns) -> Section:
-    told = list(view.compared.notes) if view.compared else list(_notes(view))
+def _sections(view: SeveralRuns) -> Iterator[Section]:
+    part = view.part
+    digests = {run.name: digest(run.run) for run in view.runs}
+    lost = {
+        name: sum(int(rows["not_finite"].sum()) for rows in each.learning.values())
+        for name, each in digests.items()
+    }
+    yield Section.of("first", _FIRST, bullets=_first(view))
+    yield Section.of(
+        "runs",
+        "The runs",
+        _VERDICTS,
+        tables.groups_table(view) if view.repeated else None,
+        tables.runs_table(view),
+        figures.step_intervals(view, common_noun(view.runs, view.stage)),
+    )
+    accounts = tables.accounts_table(part) if part else None
+    yield Section.of("books", "Where a step goes", figures.breakdowns(view), accounts)
+    yield _layers(view)
+    times = figures.step_times(digests, view.stage)
+    yield Section.of("training", "Over the training", times, figures.spreads(view))
+    yield Section.of(
+        "learning",
+        "Learning",
+        tables.target_table(view.target) if view.target else None,
+        losses(digests, view.target),
+        tables.results_table(view.compared) if view.compared else None,
+        bullets=[
+            f"{name}: {format.plural(count, 'step')} with a loss that is NaN or infinite"
+            for name, count in lost.items()
+            if count
+        ],
+    )
+    cost = view.compared.profiling if view.compared else None
+    if cost and not math.isnan(cost.slowdown):
+        told = f"95 % interval of what profiling adds: {cost.interval_text} ({cost.times.verdict})."
+        figure = figures.profiling_cost(cost, [side.name for side in view.sides])
+        yield Section.of("profiling", "What profiling costs", told, figure)
+    yield Section.of("differences", "What differs", *tables.difference_tables(view.runs))
+
+
+def _first(view: SeveralRuns) -> Iterator[str]:
+    yield from view.compared.notes if view.compared else _notes(view)
     without = [run.name for run in view.runs if not run.wall_s(view.stage).size]
     if without:
-        told.append(f"no {NOUNS[view.stage.value]} step to compare in {listed(without)}")
+        yield f"no {NOUNS[view.stage.value]} step to compare in {listed(without)}"
     if view.left_out:
-        told.append(f"{format.plural(view.left_out, 'run')} beyond the first {len(view.runs)} are left out")
-    return Section(name="first", title=_FIRST, bullets=[one_line(note) for note in told])
+        yield f"{format.plural(view.left_out, 'run')} beyond the first {len(view.runs)} are left out"
 
 
 def _notes(view: SeveralRuns) -> Iterator[str]:
+    networks = dict.fromkeys(run.network for run in view.runs if run.network)
+    if len(networks) > 1:
+        yield f"the networks differ: {listed(list(networks))}"
     if view.repeated:
         yield "runs of one configuration are repetitions: groups of them are compared, over runs"
     else:
@@ -164,91 +175,30 @@ def _notes(view: SeveralRuns) -> Iterator[str]:
             "each ratio is a run's step over that of the first run; the intervals are over steps and do not "
             "show run-to-run noise"
         )
-    for state in dict.fromkeys(run.recorded.status for run in view.runs):
-        names = [run.name for run in view.runs if run.recorded.status == state]
+    for state in dict.fromkeys(run.run.status for run in view.runs):
+        names = [run.name for run in view.runs if run.run.status == state]
         if state != "finished":
             yield f"{state}: {listed(names)}; these are the steps that were recorded"
-    reads = [run.series[view.stage] for run in view.runs if view.stage in run.series]
+    reads = [run.stages[view.stage].series for run in view.runs if view.stage in run.stages]
     if len({f"{read.batch:g}" for read in reads if not math.isnan(read.batch)}) > 1:
         yield "the runs differ in the samples of a step: compare samples a second rather than steps"
 
 
-def _drawn(*made: Figure | None) -> list[Figure]:
-    return [figure for figure in made if figure is not None]
-
-
-def _part(view: SeveralRuns) -> StageComparison | None:
-    return view.compared.stages.get(view.stage) if view.compared else None
-
-
-def _listed(*made: Table | None) -> list[Table]:
-    return [table for table in made if table is not None]
-
-
-def _runs(view: SeveralRuns) -> Section:
-    return Section(
-        name="runs",
-        title="The runs",
-        sentences=[_VERDICTS],
-        tables=[*_listed(tables.groups_table(view) if view.repeated else None), tables.runs_table(view)],
-        figures=_drawn(figures.step_intervals(view, common_noun(view.runs, view.stage))),
-    )
-
-
-def _breakdown(view: SeveralRuns) -> Section:
-    part = _part(view)
-    return Section(
-        name="books",
-        title="Where a step goes",
-        figures=_drawn(figures.breakdowns(view)),
-        tables=_listed(tables.accounts_table(part) if part else None),
-    )
-
-
 def _layers(view: SeveralRuns) -> Section:
-    unit = common_unit(view.runs)
-    part = _part(view)
-    table = tables.layers_table(part) if part else None
-    shared = comparison_layers.few_shared(view.runs, view.stage)
-    drawn = _drawn(
-        comparison_layers.layer_ratios(part.layers, unit) if part and not shared else None,
-        comparison_layers.layers_beside(view.runs, view.stage, unit),
-        comparison_layers.layer_map(view.runs, view.stage, unit) if not part else None,
-    )
-    told = [] if drawn else ["No run has layer times, so layers cannot be compared."]
+    unit, part, shared = common_unit(view.runs), view.part, view.few_shared
+    drawn: list[Figure | None] = []
     if shared:
-        told = [
+        told: str | None = (
             f"The networks differ: {shared[0]} of {format.plural(shared[1], unit)} are in more than one run, "
             f"too few to draw the {unit}s side by side. Each run's own page has them."
-        ]
-    folded = [replace(table, folded=True)] if table else []
-    return Section(name="layers", title=f"{unit.capitalize()}s", sentences=told, figures=drawn, tables=folded)
-
-
-def _learning(view: SeveralRuns, digests: Sequence[tuple[str, Digest]]) -> Section:
-    lost = {name: int(each.learning["lost"].sum()) for name, each in digests}
-    return Section(
-        name="learning",
-        title="Learning",
-        bullets=[
-            f"{one_line(name)}: {format.plural(count, 'step')} with a loss that is NaN or infinite"
-            for name, count in lost.items()
-            if count
-        ],
-        figures=_drawn(losses(dict(digests))),
-        tables=_listed(tables.results_table(view.compared) if view.compared else None),
-    )
-
-
-def _profiling(view: SeveralRuns) -> Section:
-    section = Section(name="profiling", title="What profiling costs")
-    cost = view.compared.profiling if view.compared else None
-    if not cost or math.isnan(cost.slowdown):
-        return section
-    low, high = ((end - 1) * 100 for end in (cost.times.low, cost.times.high))
-    told = f"95 % interval of what profiling adds: {low:+.1f} % to {high:+.1f} % ({cost.times.verdict})."
-    drawn = _drawn(figures.profiling_cost(cost, [side.name for side in view.sides]))
-    return replace(section, sentences=[told], figures=drawn)
+        )
+    else:
+        beside = figures.layers_beside(view.runs, view.stage, unit)
+        ratios = figures.layer_ratios(part.layers, unit) if part else None
+        drawn = [ratios, beside, None if part else figures.layer_map(view.runs, view.stage, unit)]
+        told = None if any(drawn) else "No run has layer times, so layers cannot be compared."
+    table = tables.layers_table(part, folded=True) if part else None
+    return Section.of("layers", f"{unit.capitalize()}s", told, *drawn, table)
 
 
 # -- a run and its prediction ----------------------------------------------------------------------
@@ -257,22 +207,17 @@ def _profiling(view: SeveralRuns) -> Section:
 def predicted_comparison_page(view: PredictedComparison) -> Page:
     """A run and its prediction, layer by layer."""
     made = view.prediction
-    layers = tables.predicted_layers_table(view)
-    drawn = _drawn(
-        comparison_layers.predicted_layers_beside(view.layers), comparison_layers.layer_errors(view.layers)
-    )
     sections = [
-        Section(name="first", title=_FIRST, bullets=[one_line(line) for line in (view.summary, *view.notes)]),
-        Section(
-            name="phases", title="Phases", tables=[replace(tables.predicted_phases_table(view), title="")]
+        Section.of("first", _FIRST, bullets=(view.summary, *view.notes)),
+        Section.of("phases", "Phases", replace(tables.predicted_phases_table(view), title="")),
+        Section.of(
+            "layers",
+            "Layers",
+            figures.predicted_layers_beside(view.layers),
+            figures.layer_errors(view.layers),
+            tables.predicted_layers_table(view, folded=True),
         ),
-        Section(
-            name="layers",
-            title="Layers",
-            figures=drawn,
-            tables=[replace(layers, folded=True)] if layers else [],
-        ),
-        Section(name="limits", title="What it rests on", bullets=[one_line(f"times rest on: {made.basis}")]),
+        Section.of("limits", "What it rests on", bullets=[f"times rest on: {made.basis}"]),
     ]
     measured_on = view.measured.device or "an unknown device"
     return Page(
@@ -303,5 +248,5 @@ def _predicted_tiles(view: PredictedComparison) -> Iterator[Tile]:
     tone = ("good" if view.inside else "bad") if view.same_device else ""
     yield Tile(name="off by", value=f"{step.error * 100:+.1f} %", note=inside, tone=tone)
     if view.layer_error is not None:
-        each = f"{view.layer_error * 100:.1f} %"
-        yield Tile(name="layers are off by", value=each, note="weighted by their time")
+        value = format.percent(view.layer_error)
+        yield Tile(name="layers are off by", value=value, note="weighted by their time")

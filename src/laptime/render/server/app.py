@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import logging
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 from starlette.applications import Starlette
@@ -18,19 +21,17 @@ from starlette.types import ASGIApp
 
 from laptime.errors import LaptimeError
 from laptime.files.text import one_line
-from laptime.render.server import assets, listing
-from laptime.render.server.drawing import draw, told
+from laptime.render.html import comparison_page, run_page
+from laptime.render.server import listing, pages
 from laptime.render.server.guard import Guard, Token
 from laptime.render.server.index import Index, RunEntry
-from laptime.render.server.listing import predictable
-from laptime.render.server.live import Kept, tag
-from laptime.render.server.predicting import Networks, Predicting, form
-from laptime.render.server.results import MOST, Results
-from laptime.render.server.workers import Workers
+from laptime.render.server.pages import Content, Workers, draw, tag, told
+from laptime.render.server.predicting import Networks, Predicting
 from laptime.runs import load
 from laptime.views import format
 
 _FOREVER = "public, max-age=31536000, immutable"
+_FIRST = 3  # newest runs, whose pages are made before anyone asks
 
 
 class _Anything(StringConvertor):
@@ -51,8 +52,7 @@ def app(folder: Path, *, networks: Networks | None = None, token: Token | None =
     dashboard = Dashboard(folder, networks)
     routes = [
         Route("/", dashboard.runs),
-        Route("/runs", everything),
-        Route("/runs/", everything),
+        *(Route(address, lambda _: RedirectResponse("/")) for address in ("/runs", "/runs/")),
         Route("/runs/{name:anything}", dashboard.run),
         Route("/compare", dashboard.compare),
         Route("/predict", dashboard.predict),
@@ -62,8 +62,14 @@ def app(folder: Path, *, networks: Networks | None = None, token: Token | None =
         Route("/static/{name:path}", static),
         Route("/healthz", healthy),
     ]
-    handlers = {HTTPException: _refused, LaptimeError: dashboard.failed, Exception: _broken}
-    return Guard(Starlette(routes=routes, exception_handlers=handlers), told=told, token=token)
+    # The traceback of an internal error goes to standard error, not into the page.
+    handlers = {
+        HTTPException: _refused,
+        LaptimeError: lambda _, error: told(500, "This cannot be shown", dashboard.index.below(str(error))),
+        Exception: lambda _, error: told(500, "A mistake of laptime", _mistake(error)),
+    }
+    inner = Starlette(routes=routes, exception_handlers=handlers, lifespan=dashboard.warm)
+    return Guard(inner, token)
 
 
 class Dashboard:
@@ -72,21 +78,50 @@ class Dashboard:
     def __init__(self, folder: Path, networks: Networks | None = None) -> None:
         self.index = Index(folder)
         self._predicting = Predicting(self.index, networks)
-        self._results = Results()
         self._listing = listing.Listing()
-        self._pages = Kept()
         self._failed: set[str] = set()  # states whose page could not be made
         # What takes long has threads of its own, so that the list need not wait for it.
-        self._quick, self._drawing, self._reading = Workers(4), Workers(2), Workers(1)
+        self._quick, self._drawing, self._reading, self._summing = map(Workers, (4, 2, 1, 1))
+
+    @asynccontextmanager
+    async def warm(self, _: Starlette) -> AsyncIterator[None]:
+        """While the server starts: the pages that are likely asked for first."""
+        pages.assets()  # once, before several threads would do so
+        task = asyncio.create_task(self._draw_first())
+        yield
+        task.cancel()
+
+    async def _draw_first(self) -> None:
+        with suppress(Exception):  # whoever asks for one is told what is wrong
+            await self._quick.now("predict", self._prediction_page)
+            rows = await self._quick.now("first", lambda: self._listing.rows(self.index.entries()))
+            for row in listing.ListRequest().chosen(rows)[:_FIRST]:
+                with suppress(Exception):
+                    entries, state = await self._quick.now(row.name, partial(self._found, "run", [row.name]))
+                    await self._drawn(entries[0], state)
+
+    async def _drawn(self, entry: RunEntry, state: str) -> Content:
+        def make() -> Content:
+            run, opening = load(entry.path), _opening(entry)
+            shown = {"name": entry.name, "seal": state, "predictable": listing.predictable(run)}
+            html = draw("run.html", here="runs", page=run_page.run_page(run, title=entry.name), **shown)
+            return Content.of(opening, html.removeprefix(opening))
+
+        return await self._drawing.once(state, make)
+
+    def _found(self, kind: str, names: Sequence[str]) -> tuple[list[RunEntry], str]:
+        """The runs of these names that there are, and an ETag of what is shown of them."""
+        entries = [entry for name in names if (entry := self.index.find(name)) is not None]
+        return entries, tag(kind, entries)
 
     async def runs(self, request: Request) -> Response:
         """The list."""
         wanted = listing.ListRequest.of(request.query_params)
-        return _hashed(request, await self._quick.run(("runs", wanted), lambda: self._list(wanted)))
+        return _hashed(request, await self._quick.now(("runs", wanted), lambda: self._list(wanted)))
 
     def _list(self, wanted: listing.ListRequest) -> bytes:
         rows = self._listing.rows(self.index.entries())
-        chosen = listing.chosen(rows, wanted)
+        chosen = wanted.chosen(rows)
         pages = -(-len(chosen) // listing.PAGE)
         wanted = replace(wanted, page=max(1, min(wanted.page, pages)))
         first = (wanted.page - 1) * listing.PAGE
@@ -97,11 +132,9 @@ class Dashboard:
             every=rows,
             found=chosen,
             rows=chosen[first : first + listing.PAGE],
-            first=first,
             pages=range(1, pages + 1),
             wanted=wanted,
             choices=listing.choices(rows),
-            address=wanted.address,
         )
 
     async def run(self, request: Request) -> Response:
@@ -109,49 +142,42 @@ class Dashboard:
         if b"%2f" in request.scope.get("raw_path", b"").lower():
             raise HTTPException(404)  # a slash of its own is no part of a name
         name = request.path_params["name"]
-        held = _held(request)
-        entry, seal = await self._quick.run(("run", name, held), lambda: self._checked(name, held))
+        entries, state = await self._quick.now(("run", name), lambda: self._found("run", [name]))
+        if not entries:
+            raise HTTPException(404)
+        [entry] = entries
         if entry.reason:
             return told(500, entry.name, entry.reason)
-        if seal in held and seal not in self._failed:
-            return _unchanged(seal)
-        headers = {"ETag": seal, "Cache-Control": "no-cache"}
-        return StreamingResponse(self._opened(entry, seal), media_type="text/html", headers=headers)
+        unchanged = _unchanged(request, state)
+        if unchanged is not None and state not in self._failed:
+            return unchanged
+        if self._drawing.has(state):
+            return _sent(request, await self._drawn(entry, state), _tagged(state))
+        await self._quick.now(("whole", state), lambda: load(entry.path))  # damage is told with its status
+        packed = _encoding(request)
+        headers = {"Vary": "Accept-Encoding", **packed, **_tagged(state)}
+        pieces = self._pieces(entry, state, packed=bool(packed))
+        return StreamingResponse(pieces, media_type="text/html", headers=headers)
 
-    def _checked(self, name: str, held: frozenset[str]) -> tuple[RunEntry, str]:
-        """A run and its state; a damaged one is told with its status, before anything is sent."""
-        entry = self.index.find(name)
-        if entry is None:
-            raise HTTPException(404)
-        seal = "" if entry.reason else tag("run", [entry])
-        if seal and (seal not in held or seal in self._failed):
-            load(entry.path)
-        return entry, seal
-
-    async def _opened(self, entry: RunEntry, seal: str) -> AsyncIterator[bytes]:
+    async def _pieces(self, entry: RunEntry, state: str, *, packed: bool) -> AsyncIterator[bytes]:
         """The page in two pieces: its head at once, so that a browser compiles Plotly meanwhile."""
-        opening = draw("opening.html", here="runs", title=f"{entry.name} · laptime", figures=True)
-        yield opening
+        opening = _opening(entry)
+        yield Content.of(opening, b"").packed[0] if packed else opening
         try:
-            page = await self._drawing.run(
-                seal, lambda: self._pages.get(seal, entry.name, lambda: _run_page(entry, seal))
-            )
-            self._failed.discard(seal)
-            yield page.removeprefix(opening)
-        except LaptimeError as error:  # perhaps of a part that was merged away: asked again, it is made anew
-            self._failed.add(seal)
-            yield draw("failed.html", reason=self.index.below(str(error)))
-        except Exception as error:
-            self._failed.add(seal)
-            logging.getLogger("uvicorn.error").exception("the page of %s", one_line(entry.name))
-            yield draw("failed.html", reason=_mistake(error))
+            page = await self._drawn(entry, state)
+            self._failed.discard(state)
+        except Exception as error:  # perhaps of a part that was merged away: asked again, it is made anew
+            self._failed.add(state)
+            reason = self._why(error, f"the page of {one_line(entry.name)}")
+            page = Content.of(opening, draw("failed.html", reason=reason))
+        yield page.packed[1] if packed else page.plain[1]
 
     async def compare(self, request: Request) -> Response:
         """Several runs side by side; the first is what the others are measured by."""
         names = tuple(dict.fromkeys(request.query_params.getlist("run")))
-        if len(names) > MOST:
-            return told(400, "Too many runs", f"A comparison has {MOST} runs at most; {_CHOOSE}")
-        entries, seal = await self._quick.run(("compare", names), lambda: self._compared(names))
+        if len(names) > listing.MOST:
+            return told(400, "Too many runs", f"A comparison has {listing.MOST} runs at most; {_CHOOSE}")
+        entries, state = await self._quick.now(("compare", names), lambda: self._found("compare", names))
         unknown = [name for name in names if name not in {entry.name for entry in entries}]
         if unknown:
             return told(404, "No such run", f"No run is called {format.name(unknown[0])}; {_CHOOSE}")
@@ -160,87 +186,65 @@ class Dashboard:
         broken = next((entry for entry in entries if entry.reason), None)
         if broken is not None:
             return told(500, broken.name, broken.reason)
-        if seal in _held(request):
-            return _unchanged(seal)
-        page = await self._drawing.run(
-            seal, lambda: self._pages.get(seal, seal, lambda: _comparison(entries, names))
-        )
-        return _tagged(request, page, seal)
 
-    def _compared(self, names: Sequence[str]) -> tuple[list[RunEntry], str]:
-        entries = [entry for name in names if (entry := self.index.find(name)) is not None]
-        return entries, tag("compare", entries)
+        def make() -> Content:
+            page = comparison_page.comparison_page([[load(entry.path) for entry in entries]], names)
+            return Content.of(b"", draw("compare.html", here="runs", page=page, names=names))
+
+        unchanged = _unchanged(request, state)
+        return unchanged or _sent(request, await self._drawing.once(state, make), _tagged(state))
 
     async def results(self, request: Request) -> Response:
         """What the list fills in for the rows in view."""
-        names = tuple(request.query_params.getlist("run")[:MOST])
-        return JSONResponse(await self._quick.run(("results", names), lambda: self._results_of(names)))
+        names = tuple(request.query_params.getlist("run")[: listing.MOST])
 
-    def _results_of(self, names: Sequence[str]) -> dict[str, dict[str, str]]:
-        return self._results.of([entry for name in names if (entry := self.index.find(name)) is not None])
+        def make() -> dict[str, dict[str, str]]:
+            known = [self._found("results", [name]) for name in names]
+            return {entry.name: listing.results(entry.path, state) for runs, state in known for entry in runs}
+
+        return JSONResponse(await self._summing.now(names, make))
 
     async def predict(self, request: Request) -> Response:
         """The prediction page; its script asks `/api/predict`."""
+        return _hashed(request, await self._quick.now("predict", self._prediction_page))
 
-        def make() -> bytes:
-            return draw("predict.html", here="predict", subjects=self._predicting.at_once(), **form())
-
-        return _hashed(request, await self._quick.run("predict", make))
+    def _prediction_page(self) -> bytes:
+        return draw("predict.html", here="predict", **self._predicting.form())
 
     async def networks(self, _: Request) -> Response:
         """Which networks can be read here."""
-        return JSONResponse({"networks": await self._reading.run("networks", self._predicting.networks)})
+        return JSONResponse({"networks": await self._reading.now("networks", self._predicting.networks)})
 
     async def answer(self, request: Request) -> Response:
         """A question's answer, or what is wrong with it."""
         query = dict(request.query_params)
         try:
             key = tuple(sorted(query.items()))
-            return JSONResponse(await self._reading.run(key, lambda: self._predicting.answer(query)))
-        except LaptimeError as error:
-            return JSONResponse({"error": self.index.below(one_line(error))}, status_code=400)
+            return JSONResponse(await self._reading.now(key, lambda: self._predicting.answer(query)))
         except Exception as error:  # its script reads JSON, and no page
-            logging.getLogger("uvicorn.error").exception("a prediction")
-            return JSONResponse({"error": _mistake(error)}, status_code=500)
+            status = 400 if isinstance(error, LaptimeError) else 500
+            return JSONResponse({"error": self._why(error, "a prediction")}, status_code=status)
 
-    def failed(self, _: Request, error: Exception) -> Response:
-        """What cannot be read, in one line."""
-        return told(500, "This cannot be shown", self.index.below(str(error)))
+    def _why(self, error: Exception, what: str) -> str:
+        if isinstance(error, LaptimeError):
+            return self.index.below(one_line(error))
+        logging.getLogger("uvicorn.error").error(what, exc_info=error)
+        return _mistake(error)
 
 
 _CHOOSE = "tick them in the list of runs and press compare."
 
 
-def _run_page(entry: RunEntry, seal: str) -> bytes:
-    from laptime.render.html.run_page import run_page
-
-    run = load(entry.path)
-    page = run_page(run, title=entry.name)
-    return draw("run.html", here="runs", page=page, name=entry.name, seal=seal, predictable=predictable(run))
-
-
-def _comparison(entries: Sequence[RunEntry], names: Sequence[str]) -> bytes:
-    from laptime.render.html.comparison_page import comparison_page
-
-    page = comparison_page([[load(entry.path) for entry in entries]], names)
-    return draw("compare.html", here="runs", page=page, names=names)
-
-
-def everything(_: Request) -> Response:
-    """`/runs/` without a run redirects to the list."""
-    return RedirectResponse("/")
+def _opening(entry: RunEntry) -> bytes:
+    return draw("opening.html", here="runs", title=f"{entry.name} · laptime", figures=True)
 
 
 def static(request: Request) -> Response:
     """A style or a script, by its whole address."""
-    asset = assets.served().get(request.scope["path"])
+    asset = pages.assets().get(request.scope["path"])
     if asset is None:
         raise HTTPException(404)
-    headers = {"Cache-Control": _FOREVER, "Vary": "Accept-Encoding"}
-    if "gzip" in request.headers.get("accept-encoding", ""):
-        headers["Content-Encoding"] = "gzip"
-        return Response(asset.packed, media_type=asset.kind, headers=headers)
-    return Response(asset.body, media_type=asset.kind, headers=headers)
+    return _sent(request, asset, {"Cache-Control": _FOREVER})
 
 
 async def healthy(_: Request) -> Response:
@@ -248,25 +252,33 @@ async def healthy(_: Request) -> Response:
     return PlainTextResponse("ok")
 
 
-def _held(request: Request) -> frozenset[str]:
-    """The ETags that the browser has cached."""
-    held = request.headers.get("if-none-match", "")
-    return frozenset(seal.strip().removeprefix("W/") for seal in held.split(","))
+def _unchanged(request: Request, state: str) -> Response | None:
+    """The answer to a browser that has cached this state."""
+    held = request.headers.get("if-none-match", "").split(",")
+    if state in {seal.strip().removeprefix("W/") for seal in held}:
+        return Response(status_code=304, headers=_tagged(state))
+    return None
 
 
-def _unchanged(seal: str) -> Response:
-    return Response(status_code=304, headers={"ETag": seal, "Cache-Control": "no-cache"})
-
-
-def _tagged(request: Request, page: bytes, seal: str) -> Response:
-    if seal in _held(request):
-        return _unchanged(seal)
-    headers = {"ETag": seal, "Cache-Control": "no-cache"}
-    return Response(page, media_type="text/html", headers=headers)
+def _tagged(state: str) -> dict[str, str]:
+    return {"ETag": state, "Cache-Control": "no-cache"}
 
 
 def _hashed(request: Request, page: bytes) -> Response:
-    return _tagged(request, page, f'"{hashlib.sha256(page).hexdigest()[:24]}"')
+    state = f'"{hashlib.sha256(page).hexdigest()[:24]}"'
+    made = Response(page, media_type="text/html", headers=_tagged(state))
+    return _unchanged(request, state) or made
+
+
+def _sent(request: Request, content: Content, headers: Mapping[str, str]) -> Response:
+    packed = _encoding(request)
+    body = b"".join(content.packed if packed else content.plain)
+    return Response(body, media_type=content.kind, headers={"Vary": "Accept-Encoding", **packed, **headers})
+
+
+def _encoding(request: Request) -> dict[str, str]:
+    """Content-Encoding, where the browser takes gzip."""
+    return {"Content-Encoding": "gzip"} if "gzip" in request.headers.get("accept-encoding", "") else {}
 
 
 def _refused(_: Request, error: Exception) -> Response:
@@ -274,11 +286,6 @@ def _refused(_: Request, error: Exception) -> Response:
     if status == 404:
         return told(404, "Nothing is here", "No run and no page has this address; the list has them all.")
     return told(status, "That did not work", "The server cannot answer this; go back to the list of runs.")
-
-
-def _broken(_: Request, error: Exception) -> Response:
-    """An internal error: the traceback goes to standard error, not into the page."""
-    return told(500, "A mistake of laptime", _mistake(error))
 
 
 def _mistake(error: Exception) -> str:

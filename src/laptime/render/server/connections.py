@@ -1,12 +1,73 @@
-"""Limits on connections: time to send a request, time to take an answer, and how many at once."""
+"""The server: one process on one port until Ctrl-C, with limits on its connections."""
 
 from __future__ import annotations
 
 import asyncio
+import errno
+import socket
 from contextlib import suppress
 from dataclasses import dataclass
+from ipaddress import ip_address
+from urllib.parse import quote
 
+import uvicorn
+from starlette.types import ASGIApp
 from uvicorn.protocols.http.h11_impl import H11Protocol
+
+from laptime.errors import ServeError
+from laptime.files.text import first_line
+from laptime.render.server.guard import Token
+
+_GRACE_S = 1  # of requests that are under way when it ends; a tab keeps its connection open for ever
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """A port that is already bound."""
+
+    socket: socket.socket
+    host: str
+    port: int
+
+    def url(self, token: Token | None = None) -> str:
+        """The address to open; with a token it is a secret itself."""
+        reached = _reached(self.host)
+        host = f"[{reached}]" if ":" in reached else reached
+        ending = f"?token={quote(token.secret, safe='')}" if token is not None else ""
+        return f"http://{host}:{self.port}/{ending}"
+
+
+def _reached(host: str) -> str:
+    """By what others reach a host; every address at once (0.0.0.0) is none that a browser opens."""
+    try:
+        if not ip_address(host).is_unspecified:
+            return host
+    except ValueError:  # a name
+        return host
+    family, elsewhere = (socket.AF_INET6, "2001:db8::1") if ":" in host else (socket.AF_INET, "192.0.2.1")
+    with suppress(OSError), socket.socket(family, socket.SOCK_DGRAM) as asked:
+        asked.connect((elsewhere, 9))  # sends nothing; it only chooses the way there, and so our address
+        return str(asked.getsockname()[0])
+    return socket.gethostname()
+
+
+def open_place(host: str, port: int) -> Place:
+    """Takes a port, any free one for 0."""
+    bare = host.strip("[]")
+    taken = socket.socket(socket.AF_INET6 if ":" in bare else socket.AF_INET, socket.SOCK_STREAM)
+    try:
+        taken.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        taken.bind((bare, port))
+        taken.listen(512)
+    except OSError as error:
+        taken.close()
+        why = f"{bare}:{port} cannot be served ({first_line(error)}); --host and --port give another place"
+        if error.errno == errno.EADDRINUSE:
+            why = f"port {port} is taken; --port gives another, and --port 0 any free one"
+        elif error.errno == errno.EACCES:
+            why = f"port {port} is for the administrator alone; --port gives another"
+        raise ServeError(why) from error
+    return Place(socket=taken, host=bare, port=taken.getsockname()[1])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,11 +118,6 @@ class LimitedConnection(H11Protocol):
         else:
             super().send_400_response(msg)
 
-    @property
-    def is_idle(self) -> bool:
-        """Whether no answer is being made for it."""
-        return self.cycle is None or bool(self.cycle.response_complete)
-
     def _end_after(self, seconds: float) -> None:
         if self._timer is not None:
             self._timer.cancel()
@@ -74,17 +130,34 @@ class LimitedConnection(H11Protocol):
             for other in self.connections
             if isinstance(other, LimitedConnection) and not other.transport.is_closing()
         ]
-        if len(held) > _most(self.limits.most):
-            idle = (other for other in held if other.is_idle)  # this one is among them
+        most = self.limits.most
+        with suppress(ImportError):  # Windows has no such limit
+            import resource
+
+            files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+            if files != resource.RLIM_INFINITY:
+                most = min(most, max(16, files // 2))
+        if len(held) > most:  # no answer is being made for some of them; this one is among those
+            idle = (other for other in held if other.cycle is None or other.cycle.response_complete)
             min(idle, key=lambda other: other._opened_s).transport.abort()
 
 
-def _most(wanted: int) -> int:
-    """Half of the files that this process may open, where that is less."""
-    with suppress(ImportError):  # Windows has no such limit
-        import resource
+def server(app: ASGIApp, connection: type[LimitedConnection] = LimitedConnection) -> uvicorn.Server:
+    """What answers; it logs no addresses, since one may hold a token."""
+    config = uvicorn.Config(
+        app,
+        http=connection,
+        access_log=False,
+        log_level="warning",
+        server_header=False,
+        proxy_headers=False,
+        ws="none",
+        timeout_graceful_shutdown=_GRACE_S,
+    )
+    return uvicorn.Server(config)
 
-        soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-        if soft != resource.RLIM_INFINITY:
-            return min(wanted, max(16, soft // 2))
-    return wanted
+
+def serve(app: ASGIApp, place: Place) -> None:
+    """Answers until it is interrupted."""
+    with suppress(KeyboardInterrupt):  # uvicorn ends well, and then passes the signal on
+        server(app).run(sockets=[place.socket])

@@ -9,15 +9,16 @@ from __future__ import annotations
 import hashlib
 import re
 import secrets
-from collections.abc import Callable
 from dataclasses import dataclass, field
-from http.cookies import CookieError, SimpleCookie
 from ipaddress import ip_address
 from urllib.parse import parse_qsl, quote, urlencode
 
 from starlette.datastructures import Headers, MutableHeaders
+from starlette.requests import cookie_parser
 from starlette.responses import RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from laptime.render.server.pages import told
 
 POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self' 'unsafe-inline'; img-src 'self' data: blob:; "
@@ -33,8 +34,6 @@ _LOOPBACK_HOST = re.compile(r"(localhost|127(\.\d{1,3}){3}|\[::1\])(:\d{1,5})?",
 _METHODS = ("GET", "HEAD")
 _OPEN = "/healthz"  # whoever watches over servers asks there; it tells nothing but that it answers
 SHORTEST = 16  # letters of a token that someone chose
-
-Told = Callable[[int, str, str], Response]  # an error's page, from its status, its title and one line
 
 
 def is_loopback(host: str) -> bool:
@@ -54,35 +53,26 @@ class Token:
     @property
     def kept(self) -> str:
         """The hash that the cookie holds."""
-        return hashlib.sha256(self._bytes).hexdigest()
-
-    @property
-    def _bytes(self) -> bytes:
-        return self.secret.encode("utf-8", "surrogateescape")  # as the environment had it
+        return hashlib.sha256(self.secret.encode("utf-8", "surrogateescape")).hexdigest()
 
     def is_given(self, given: bytes) -> bool:
         """Whether this is the secret, compared in constant time."""
-        return secrets.compare_digest(given, self._bytes)
+        return secrets.compare_digest(given, self.secret.encode("utf-8", "surrogateescape"))
 
     def opens(self, headers: Headers, cookie: str) -> bool:
         """Whether a request has it, as a cookie or as `Authorization: Bearer`."""
         kind, _, given = headers.get("authorization", "").partition(" ")
         if kind.lower() == "bearer" and self.is_given(given.strip().encode("latin-1")):
             return True
-        try:
-            held = SimpleCookie(headers.get("cookie", "")).get(cookie)
-        except CookieError:
-            held = None
-        return held is not None and secrets.compare_digest(held.value.encode(), self.kept.encode())
+        held = cookie_parser(headers.get("cookie", "")).get(cookie, "")
+        return secrets.compare_digest(held.encode(), self.kept.encode())
 
 
 class Guard:
     """Lets a request through to `app`, or says why not; puts HEADERS on every answer."""
 
-    def __init__(self, app: ASGIApp, *, told: Told, token: Token | None = None) -> None:
-        self._app = app
-        self._told = told
-        self._token = token
+    def __init__(self, app: ASGIApp, token: Token | None) -> None:
+        self._app, self._token = app, token
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """One request."""
@@ -104,15 +94,13 @@ class Guard:
     def _refused(self, scope: Scope) -> Response | None:
         headers = Headers(scope=scope)
         if scope["method"] not in _METHODS:
-            answer = self._told(405, "Only for reading", "This server only answers GET and HEAD.")
+            answer = told(405, "Only for reading", "This server only answers GET and HEAD.")
             answer.headers["Allow"] = ", ".join(_METHODS)
             return answer
         if self._token is None:
             if _LOOPBACK_HOST.fullmatch(headers.get("host", "")):
                 return None
-            return self._told(
-                400, "Another name", "This server answers to localhost alone; open it by that name."
-            )
+            return told(400, "Another name", "This server answers to localhost alone; open it by that name.")
         return None if scope["path"] == _OPEN else self._without_token(scope, headers, self._token)
 
     def _without_token(self, scope: Scope, headers: Headers, token: Token) -> Response | None:
@@ -132,7 +120,7 @@ class Guard:
             return answer
         if known:
             return None
-        answer = self._told(
+        answer = told(
             401,
             "A token is needed",
             "Open the whole address that `laptime serve` printed; where LAPTIME_TOKEN was set, put ?token= "

@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from functools import lru_cache
-from threading import Lock
+from pathlib import Path
 from typing import Any
 
 from laptime import hardware
-from laptime.errors import PredictionError, WorkloadError
-from laptime.estimate.measured_step import workload_of
-from laptime.estimate.whatif import DOZEN, FACTORS, LIMITS, Question, ask
-from laptime.estimate.whatif.question import PRECISIONS
+from laptime.errors import PredictionError
+from laptime.estimate.run_correction import workload_of
+from laptime.estimate.whatif import DOZEN, FACTORS, LIMITS, PRECISIONS, Question, ask
 from laptime.files.text import one_line
 from laptime.model import Workload
 from laptime.render.server.index import Index
-from laptime.render.server.listing import created_s, predictable
-from laptime.render.server.live import tag
-from laptime.render.server.saved import Saved
+from laptime.render.server.listing import predictable
+from laptime.render.server.pages import tag
 from laptime.runs import Run, load
 
 Read = Callable[[int, str], Workload]
@@ -38,22 +35,26 @@ class Predicting:
     def __init__(self, index: Index, networks: Networks | None) -> None:
         self._index = index
         self._networks = networks
-        self._saved = Saved(index.folder)
-        self._runs: OrderedDict[str, tuple[Run, Workload]] = OrderedDict()
+        self._loaded = lru_cache(_KEPT_RUNS)(_loaded)
         self._reads: dict[str, Read] = {}  # the same object each time: `ask` keeps its work by it
-        self._lock = Lock()
 
-    def at_once(self) -> dict[str, list[str]]:
-        """The runs, newest first, and workloads that can be predicted: told without torch."""
+    def form(self) -> dict[str, Any]:
+        """What the page's fields and sliders are made of; runs come newest first."""
         listed = [(entry.run(), entry.name) for entry in self._index.entries()]
-        runs = [(created_s(run), name) for run, name in listed if run is not None and predictable(run)]
+        runs = [(run.created, name) for run, name in listed if run is not None and predictable(run)]
         runs.sort(key=lambda run: run[0], reverse=True)
-        return {"run": [name for _, name in runs], "workload": list(self._saved.files())}
+        return {
+            "subjects": {"run": [name for _, name in runs], "workload": self._index.workloads()},
+            "precisions": PRECISIONS,
+            "limits": dict(LIMITS),
+            "factors": dict(FACTORS),
+            "usual": DOZEN,
+            "devices": [(device.name, device.title, device.kind) for device in hardware.devices()],
+        }
 
     def networks(self) -> list[str] | None:
         """The networks that can be read; None without torch. The first time this imports it."""
-        with self._lock:
-            return None if self._networks is None else list(self._networks)
+        return None if self._networks is None else list(self._networks)
 
     def answer(self, query: Mapping[str, str]) -> dict[str, Any]:
         """What `whatif.ask` says; an error in one line where the question cannot be answered."""
@@ -62,50 +63,25 @@ class Predicting:
             raise PredictionError("give one network, run or workload to predict")
         question = Question.of({key: value for key, value in query.items() if key not in SUBJECTS})
         [(kind, name)] = given.items()
-        with self._lock:
-            prediction = getattr(self, f"_of_{kind}")(name, question)
-        return {"kind": kind, "name": name, **prediction}
-
-    def _of_network(self, name: str, question: Question) -> dict[str, Any]:
-        if self._networks is None:
+        workload: Workload | None = None
+        run = None
+        if kind == "run":
+            entry = self._index.find(name)
+            if entry is not None:
+                run, workload = self._loaded(entry.path, tag("predict", [entry]))
+        elif kind == "workload":
+            workload = self._index.workload(name)
+        elif self._networks is None:
             raise PredictionError("no network can be read without torch; choose a run or a saved workload")
-        if name not in self._networks:
-            raise PredictionError(f"no network is called {one_line(name)[:80]!r}; choose one of the list")
-        if name not in self._reads:
-            self._reads[name] = lru_cache(_KEPT_READINGS)(self._networks[name])
-        read = self._reads[name]
-        workload = read(BATCH, question.precision or PRECISIONS[0])
-        try:
-            return ask(workload, question)
-        except WorkloadError:  # what grows with its batch cannot be told from one reading
-            return ask(workload, question, read=read)
-
-    def _of_run(self, name: str, question: Question) -> dict[str, Any]:
-        entry = self._index.find(name)
-        if entry is None:
-            raise PredictionError(f"no run is called {one_line(name)[:80]!r}; choose one of the list")
-        seal = tag("predict", [entry])
-        if seal not in self._runs:
-            run = load(entry.path)
-            self._runs[seal] = run, workload_of(run)
-            while len(self._runs) > _KEPT_RUNS:
-                self._runs.popitem(last=False)
-        run, workload = self._runs[seal]
-        return ask(workload, question, run=run)
-
-    def _of_workload(self, name: str, question: Question) -> dict[str, Any]:
-        workload = self._saved.load(name)
+        elif name in self._networks:
+            if name not in self._reads:
+                self._reads[name] = lru_cache(_KEPT_READINGS)(self._networks[name])
+            workload = self._reads[name](BATCH, question.precision or PRECISIONS[0])
         if workload is None:
-            raise PredictionError(f"no workload is called {one_line(name)[:80]!r}; choose one of the list")
-        return ask(workload, question)
+            raise PredictionError(f"no {kind} is called {one_line(name)[:80]!r}; choose one of the list")
+        return {"kind": kind, "name": name, **ask(workload, question, run=run)}
 
 
-def form() -> dict[str, Any]:
-    """What the page's fields and sliders are made of."""
-    return {
-        "precisions": PRECISIONS,
-        "limits": dict(LIMITS),
-        "factors": dict(FACTORS),
-        "usual": DOZEN,
-        "devices": [(device.name, device.title, device.kind) for device in hardware.devices()],
-    }
+def _loaded(path: Path, _state: str) -> tuple[Run, Workload]:
+    run = load(path)
+    return run, workload_of(run)

@@ -2,27 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from rich.text import Text
 
 from laptime.estimate.choose_device import money
+from laptime.estimate.dataflow import DataFlow
 from laptime.files.text import one_line
 from laptime.model.prediction import Prediction
-from laptime.render.terminal.fit import paragraph
+from laptime.render.terminal import bullets, paragraph
 from laptime.render.terminal.table import table_lines
-from laptime.views.prediction import tables
-from laptime.views.prediction.view import DataFlow, PredictionView
-from laptime.views.time_units import duration, long_duration
+from laptime.views import prediction as tables
+from laptime.views.format import duration, long_duration
+from laptime.views.prediction import PredictionView
 
 _GIB = 2.0**30
 _KINDS = 12  # of operations that are shown
 
 
-def lines(view: PredictionView, width: int, *, every_layer: bool = False) -> Iterator[Text]:
+def prediction_lines(view: PredictionView, width: int, *, every_layer: bool = False) -> Iterator[Text]:
     """A table of all; for one alone, its layers and its bottleneck too; then what else was asked for."""
     first = view.predictions[0]
-    yield from paragraph(_title(view), width)
+    what = "forward pass" if first.mode == "inference" else "training step"
+    together = {made.gpus for made in view.predictions} == {first.gpus} and first.gpus > 1
+    many = f" on {first.gpus} GPUs of one node, each with its own batch" if together else ""
+    title = f"{one_line(first.network)}: a {what} in {one_line(first.precision)}{many}, predicted"
+    yield from paragraph(title, width)
     yield Text()
     rows = tables.ranked_rows(view, every=every_layer)
     yield from table_lines(tables.predictions_table(view, rows=rows), width)
@@ -31,34 +36,44 @@ def lines(view: PredictionView, width: int, *, every_layer: bool = False) -> Ite
         yield from table_lines(tables.layers_table(first, every=every_layer), width)
         yield Text()
         yield from _bullets([*_words(first, view.flows), *first.notes], width)
+    else:
+        yield from _bullets(_shared_notes(view.predictions), width)
     unknown = sorted({one_line(made.device) for made in view.predictions if made.fits is None})
     if unknown:
         named = ", ".join(unknown[:4]) + (" …" if unknown[4:] else "")
         words = f"?: the memory of {named} is not known; memory_gib in a device's file would tell what fits"
         yield from paragraph(words, width)
-    yield from _choices(view, width)
+    for choice in view.choices:
+        yield Text()
+        yield from paragraph(one_line(f"{choice.wanted}: {choice.why}"), width)
+        considered = f"{choice.considered} configurations fit and have a price"
+        epochs = "every batch size is taken to need the same epochs"
+        picked = choice.chosen or choice.closest
+        yield from _bullets([considered, *choice.left_out, epochs, *(picked.notes if picked else ())], width)
     yield from _flows(view.flows, width)
     yield from _explanation(view, width)
 
 
-def _title(view: PredictionView) -> str:
-    first = view.predictions[0]
-    what = "forward pass" if first.mode == "inference" else "training step"
-    together = {made.gpus for made in view.predictions} == {first.gpus} and first.gpus > 1
-    many = f" on {first.gpus} GPUs of one node, each with its own batch" if together else ""
-    return f"{one_line(first.network)}: a {what} in {one_line(first.precision)}{many}, predicted"
+def _shared_notes(predictions: Sequence[Prediction]) -> list[str]:
+    """What is said of each of several predictions."""
+    return [note for note in predictions[0].notes if all(note in made.notes for made in predictions)]
 
 
-def _bullets(texts: Sequence[str], width: int) -> Iterator[Text]:
-    for text in texts:
-        yield from paragraph(one_line(text), width, bullet="  - ")
+def _bullets(texts: Iterable[str], width: int) -> list[Text]:
+    return bullets(map(one_line, texts), width, "  - ")
 
 
 def _words(made: Prediction, flows: Sequence[DataFlow]) -> Iterator[str]:
     yield f"bottleneck: {made.bottleneck}"
     yield f"times rest on: {made.basis}"
-    yield _memory(made)
-    if flows and flows[0].starves:
+    peak, needs = made.peak_memory_bytes / _GIB, made.reserved_memory_bytes / _GIB
+    memory = f"memory: tensors take {peak:.1f} GiB at the peak"
+    if made.reserved_memory_bytes > made.peak_memory_bytes > 0:
+        memory += f"; the allocator reserves about {needs / peak:.2f} times that, {needs:.1f} GiB"
+    if made.device_memory_bytes is not None:
+        memory += f"; the device has {made.device_memory_bytes / _GIB:.0f} GiB"
+    yield memory
+    if flows and flows[0].times.starves:
         yield f"computing alone takes {duration(flows[0].times.stages['device'])}; in the rest it waits"
     if made.gpus > 1:
         added = duration(made.communication_s)
@@ -68,27 +83,6 @@ def _words(made: Prediction, flows: Sequence[DataFlow]) -> Iterator[str]:
     if made.uncovered:
         named = ", ".join(f"{name} ({share:.1%})" for name, share in list(made.uncovered.items())[:5])
         yield f"without a formula, counted by their bytes alone: {named}"
-
-
-def _memory(made: Prediction) -> str:
-    """The peak, and what the allocator makes of it."""
-    peak, needs = made.peak_memory_bytes / _GIB, made.reserved_memory_bytes / _GIB
-    words = f"memory: tensors take {peak:.1f} GiB at the peak"
-    if made.reserved_memory_bytes > made.peak_memory_bytes > 0:
-        words += f"; the allocator reserves about {needs / peak:.2f} times that, {needs:.1f} GiB"
-    if made.device_memory_bytes is not None:
-        words += f"; the device has {made.device_memory_bytes / _GIB:.0f} GiB"
-    return words
-
-
-def _choices(view: PredictionView, width: int) -> Iterator[Text]:
-    """What was chosen and why, and what was not considered."""
-    for choice in view.choices:
-        yield Text()
-        yield from paragraph(one_line(f"{choice.wanted}: {choice.why}"), width)
-        considered = f"{choice.considered} configurations fit and have a price"
-        epochs = "every batch size is taken to need the same epochs"
-        yield from _bullets([considered, *choice.left_out, epochs], width)
 
 
 def _flows(flows: Sequence[DataFlow], width: int) -> Iterator[Text]:
@@ -103,12 +97,12 @@ def _flows(flows: Sequence[DataFlow], width: int) -> Iterator[Text]:
     yield from paragraph(one_line("Data flow: " + "; ".join(shared)), width)
     if len(flows) == 1:
         yield from table_lines(tables.stages_table(flow), width)
-        yield from _bullets(list(_flow_words(flow)), width)
+        yield from _bullets(_flow_words(flow), width)
 
 
 def _flow_words(flow: DataFlow) -> Iterator[str]:
     times = flow.times
-    if flow.starves:
+    if times.starves:
         yield f"{times.starving} starves the others: the device waits {times.idle_share:.0%} of the time"
     else:
         yield "the device is never kept waiting by its data"

@@ -1,131 +1,102 @@
-"""A run in the terminal. Made from its `RunView` alone; every name is text, never markup."""
+"""Runs in the terminal: one by itself, several in a table, two groups or a run and its prediction compared.
+
+Every name is text, never markup; a verdict is a word, not a colour.
+"""
 
 from __future__ import annotations
 
-import sys
+import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
-from typing import IO, Any, NoReturn
+from typing import Any
 
-from rich.console import Console
 from rich.text import Text
 
-from laptime.files.text import one_line, visible
-from laptime.render.terminal.fit import GAP, facts, paragraph
+from laptime.files.text import one_line
+from laptime.render.terminal import GAP, WIDEST, bullets, facts, paragraph
 from laptime.render.terminal.table import left_out, table_lines
 from laptime.views import format
-from laptime.views.findings import look_first
-from laptime.views.layer_order import BY_TIME, largest, like
-from laptime.views.layers_by_device import DeviceSeconds
+from laptime.views.comparison import tables
+from laptime.views.comparison.predicted import PredictedComparison
+from laptime.views.comparison.sides import ComparisonView, ProfilingCost
+from laptime.views.findings import look_first, recorder
 from laptime.views.palette import of, painted
-from laptime.views.recording_overhead import recorder
-from laptime.views.run_tables import accounts_table, devices_table, layers_table, marked_steps
+from laptime.views.ranks_tables import MOST_RANKS, ranks_tables, sentences
+from laptime.views.run_tables import (
+    BY_TIME,
+    accounts_table,
+    devices_table,
+    largest,
+    layers_table,
+    like,
+    marked_steps,
+)
 from laptime.views.run_view import RunView, StageView, unlike_mean
-from laptime.views.sparkline import LossCourse, blocks, shorter, step_blocks
+from laptime.views.sparkline import blocks, shorter, step_blocks
+from laptime.views.step_series import DeviceSeconds
+from laptime.views.table import Cell, Column, Table, table_of
 
 TOP_LAYERS = 15
 _INDENT = 2
-_WIDEST = 140  # nothing here needs more, and longer lines are hard to follow
 _NARROWEST_LINE = 16  # of blocks over time, before its words move to a line of their own
 _FEWEST = 4  # steps that make a line over time
 
 
-class TerminalConsole(Console):
-    """A console that leaves a broken pipe to its caller, where `rich` would end the process with status 1."""
-
-    def print(self, *objects: Any, **options: Any) -> None:
-        """Show what a terminal would act on: escapes and bidirectional marks that came from a file."""
-        for thing in objects:
-            if isinstance(thing, Text):
-                thing.plain = visible(thing.plain)
-        super().print(*(visible(thing) if isinstance(thing, str) else thing for thing in objects), **options)
-
-    def on_broken_pipe(self) -> NoReturn:
-        """Let the caller know."""
-        raise BrokenPipeError
-
-
-def console(file: IO[str] | None = None, *, colour: bool | None = None) -> Console:
-    """Where tables go: standard output unless told otherwise. Takes text as it is.
-
-    Colours on terminals that have them, unless NO_COLOR is set, and elsewhere where FORCE_COLOR is; `colour`
-    overrides both.
-    """
-    return TerminalConsole(
-        file=file or sys.stdout,
-        highlight=False,
-        markup=False,
-        emoji=False,
-        force_terminal=colour or None,
-        color_system="standard" if colour else "auto",  # sixteen colours are all that is used
-        no_color=None if colour is None else not colour,
-    )
-
-
-def show(view: RunView, to: Console, *, every_layer: bool = False, sort: str = BY_TIME) -> None:
-    """Print all there is to say about a run, its layers in one of the ORDERS."""
+def run_lines(view: RunView, width: int, *, every_layer: bool = False, sort: str = BY_TIME) -> Iterator[Text]:
+    """All there is to say about a run, its layers in one of the ORDERS."""
+    width = min(width, WIDEST)
     most = None if every_layer else TOP_LAYERS
-    print_lines(_lines(view, min(to.width, _WIDEST), most, sort), to)
-
-
-def print_lines(lines: Iterable[Text], to: Console) -> None:
-    """Lines that are no wider than they should be already; in plain characters where there are no others."""
-    for line in lines:
-        if to.options.ascii_only:
-            line.plain = format.in_ascii(line.plain)
-            line.rstrip()
-        to.print(line, no_wrap=True, overflow="ignore", crop=False)
+    yield Text(one_line(view.run.path), style="bold")
+    yield from map(painted, facts(_about(view), width, style="dim"))
+    for sentence in view.warnings:
+        yield from paragraph(one_line(sentence), width, style="bold red")
+    if view.target:
+        yield from paragraph(one_line(format.target(view.target)), width)
+    for part in view.stages.values():
+        stage = _stage(part, view, width - _INDENT, most, sort)
+        yield from _titled(f"Where a {format.step_of(part.noun)} goes", stage)
+    yield from _titled("Ranks", _ranks(view, width - _INDENT, most, sort))
+    first = map(painted, bullets(look_first(view), width - _INDENT))
+    yield from _titled("What to look at first", first)
+    yield from _titled("The recorder itself", bullets(recorder(view), width - _INDENT))
+    yield from _titled("Notes", bullets(map(one_line, view.notes), width - _INDENT))
 
 
 def brief(view: RunView) -> Iterator[str]:
     """A run in a few lines, for the end of someone else's output."""
-    yield from map(one_line, view.health.told)
+    yield from map(one_line, view.warnings)
     for part in view.stages.values():
         yield ", ".join(_pace(part))
-        yield _shares(part)
+        told = [account for account in part.accounts.values() if not account.traced]
+        rows = sorted((each for each in told if each.share >= 0.005), key=lambda account: -account.share)
+        shares = ", ".join(f"{account.account} {format.percent(account.share)}" for account in rows)
+        yield f"{shares}; explained {format.percent(part.explained_share)}"
+    if view.target:
+        yield one_line(format.target(view.target))
     yield from look_first(view)
     yield from (f"note: {one_line(note)}" for note in view.notes)
 
 
-def _lines(view: RunView, width: int, most: int | None, sort: str) -> Iterator[Text]:
-    yield Text(one_line(view.path), style="bold")
-    yield from map(painted, facts(_about(view), width, style="dim"))
-    for sentence in view.health.told:
-        yield from paragraph(one_line(sentence), width, style="bold red")
-    for part in view.stages.values():
-        yield from (Text(), Text(f"Where a {step_of(part.noun)} goes", style="bold"))
-        yield from map(_indented, _stage(part, view, width - _INDENT, most, sort))
-    for title, sentences in (
-        ("What to look at first", look_first(view)),
-        ("The recorder itself", recorder(view)),
-        ("Notes", map(one_line, view.notes)),
-    ):
-        lines = [line for text in sentences for line in paragraph(text, width - _INDENT, bullet="- ")]
-        if title == "What to look at first":
-            lines = [*map(painted, lines)]
-        yield from ([Text(), Text(title, style="bold"), *map(_indented, lines)] if lines else [])
-
-
-def _indented(line: Text) -> Text:
-    return Text(" " * _INDENT).append_text(line) if line else line
+def _titled(title: str, lines: Iterable[Text]) -> Iterator[Text]:
+    """The lines below their title; nothing where there are none."""
+    for place, line in enumerate(lines):
+        if not place:
+            yield from (Text(), Text(title, style="bold"))
+        yield Text(" " * _INDENT).append_text(line) if line else line
 
 
 def _about(view: RunView) -> list[str]:
-    about = [f"{view.status}, {view.created:%Y-%m-%d %H:%M} UTC", view.device.get("name") or "unknown device"]
-    if view.device.get("type") == "cpu" and view.environment.get("threads"):
-        about.append(format.plural(view.environment["threads"], "thread"))
-    if view.environment.get("torch"):
-        about.append(f"torch {view.environment['torch']}")
+    run, environment = view.run, view.run.environment
+    about = [f"{run.status}, {run.created:%Y-%m-%d %H:%M} UTC", view.device.get("name") or "unknown device"]
+    if view.device.get("type") == "cpu" and environment.get("threads"):
+        about.append(format.plural(environment["threads"], "thread"))
+    if environment.get("torch"):
+        about.append(f"torch {environment['torch']}")
     if view.source is None:
         about += [format.plural(view.layers, "layer"), format.plural(view.parameters, "parameter")]
     elif view.layers:  # of a network that is not here, nobody knows the parameters
         about.append(format.plural(view.layers, view.unit))
     return list(map(one_line, about))
-
-
-def step_of(noun: str) -> str:
-    """`training step`, or just `step` where there is no noun."""
-    return f"{noun} step".strip()
 
 
 def _stage(part: StageView, view: RunView, width: int, most: int | None, sort: str) -> Iterator[Text]:
@@ -135,20 +106,53 @@ def _stage(part: StageView, view: RunView, width: int, most: int | None, sort: s
     if part.accounted:
         yield Text()
         yield from table_lines(replace(accounts_table(part), title="", notes=()), width)
-        for line in _beside(part, explain=part is view.main):
-            yield from paragraph(line, width, style="dim")
+        told = f"explained {format.percent(part.explained_share)}"
+        if part is view.main:
+            warm_up = "first step left out as warm-up; " if part.accounts.skipped else ""
+            told += f"; {warm_up}the means add up to the wall time"
+        yield from paragraph(told, width, style="dim")
+        for account in part.accounts.values():
+            if account.traced and account.seconds.count:  # idle time, which only a trace can tell
+                steps = format.plural(account.seconds.count, "kernel-traced step")
+                median, share = format.milliseconds(account.seconds.median), format.percent(account.share)
+                idle = f"{steps}: {median} ms {account.account}, {share} of that time"
+                yield from paragraph(idle, width, style="dim")
     if part.timed_layers:
         yield Text()
         yield from _layers(part, view, width, most, sort)
 
 
 def _layers(part: StageView, view: RunView, width: int, most: int | None, sort: str) -> Iterator[Text]:
-    """The layers by phase; with several devices, the same ones by device."""
+    """The layers by phase."""
     table = layers_table(part, view.unit, sort=sort, most=most)
     yield from paragraph(table.title, width, style="bold")
     yield from table_lines(replace(table, title=""), width)
-    for line in (marked_steps(part, view.unit), *_legend(part), *_memory(part, view)):
+    told = [marked_steps(part, view.unit)]
+    if part.layers.traced:
+        told.append("every step was kernel-traced: the times include the tracer's cost")
+    if part.layers.named_share < 0.9995:
+        share = format.percent(part.layers.named_share)
+        told.append(f"{share} of the compute is charged to a named layer")
+    known = {layer.layer: layer.memory_bytes for layer in part.layers if layer.memory_bytes}
+    if known:  # from kernel-traced steps alone
+        top = max(known, key=lambda name: known[name])
+        size = view.device.get("memory_bytes") if view.device.get("type") != "cpu" else None
+        most_memory = format.memory(known[top]) + (f" of {format.memory(size)}" if size else "")
+        told.append(f"most memory allocated: {most_memory}, while {format.called(top, view.unit)} ran")
+    for line in told:
         yield from paragraph(line, width, style="dim")
+
+
+def _ranks(view: RunView, width: int, most: int | None, sort: str) -> Iterator[Text]:
+    """What several ranks do: their pace, who waits for whom, what they exchange, and their layers."""
+    part = view.main
+    if view.ranks is None or part is None:
+        return
+    for sentence in sentences(view.ranks):
+        yield from paragraph(sentence, width)
+    for table in ranks_tables(view.ranks, None if most is None else MOST_RANKS):
+        yield from (Text(), Text(table.title, style="bold"))
+        yield from table_lines(replace(table, title=""), width)
     names = [layer.layer for layer in largest(part.layers, sort, most)[0]]
     if rows := like(part.layers_by_device, names):
         yield from (Text(), Text(f"{view.unit.capitalize()}s by device, in ms", style="bold"))
@@ -164,20 +168,17 @@ def device_lines(rows: Sequence[DeviceSeconds], width: int) -> list[Text]:
 def _course(part: StageView, width: int) -> Iterator[Text]:
     """Step time and loss over the run, from its beginning to its end."""
     times, loss = part.course.step_s, part.course.loss
+    lost = f" (not finite in {loss.not_finite:,} of {loss.steps:,} steps)" if loss and loss.not_finite else ""
     if len(times) >= _FEWEST and part.wall_s.mean:
         first, last, most = map(format.milliseconds, (times[0], times[-1], max(part.course.largest_s)))
         told = f"from {first} to {last} ms, at most {most} ms"
         yield from _over_time("step time", lambda cells: step_blocks(times, cells), len(times), told, width)
     if loss and len(loss.bins) >= _FEWEST:
-        told = f"from {format.loss(loss.first)} to {format.loss(loss.last)}{_not_finite(loss)}"
+        told = f"from {format.loss(loss.first)} to {format.loss(loss.last)}{lost}"
         bins = loss.bins
         yield from _over_time("loss", lambda cells: blocks(shorter(bins, cells)), len(bins), told, width)
     elif loss:
-        yield from paragraph(f"loss {format.loss(loss.last)}{_not_finite(loss)}", width)
-
-
-def _not_finite(loss: LossCourse) -> str:
-    return f" (not finite in {loss.not_finite:,} of {loss.steps:,} steps)" if loss.not_finite else ""
+        yield from paragraph(f"loss {format.loss(loss.last)}{lost}", width)
 
 
 def _over_time(title: str, draw: Callable[[int], str], most: int, told: str, width: int) -> Iterator[Text]:
@@ -194,55 +195,113 @@ def _over_time(title: str, draw: Callable[[int], str], most: int, told: str, wid
 
 
 def _pace(part: StageView) -> list[str]:
-    """`500 training steps`, `7.73 ms each (half 6.67 to 8.89: noisy)`, `4,140 samples/s`."""
+    """`500 training steps`, `7.73 ms each (middle half 6.67 to 8.89: noisy)`, `4,140 samples/s`, …."""
     wall = part.wall_s
     ranks = f" of {part.ranks} ranks" if part.ranks > 1 else ""
-    pace = [format.plural(part.steps, step_of(part.noun)) + ranks]
+    pace = [format.plural(part.steps, format.step_of(part.noun)) + ranks]
     if not wall.count or not wall.mean:  # lines of a log that say no time
         return [*pace, "how long they took is not known"]
     median, low, high = map(format.milliseconds, (wall.median, wall.q1, wall.q3))
-    pace.append(f"{median} ms each (half {low} to {high}: {wall.noise})")
+    pace.append(f"{median} ms each (middle half {low} to {high}: {wall.noise})")
     if unlike_mean(wall):
         pace.append(f"{format.milliseconds(wall.mean)} ms on average")
-    return pace + ([f"{format.rate(part.samples_per_s)} samples/s"] if part.samples_per_s else [])
+    if part.samples_per_s:
+        pace.append(f"{format.rate(part.samples_per_s)} samples/s")
+    if part.epochs > 1:
+        pace.append(format.plural(part.epochs, "epoch"))
+    return pace + ([format.plural(part.updates, "optimizer update")] if part.updates else [])
 
 
-def _shares(part: StageView) -> str:
-    """`backward 41.7 %, forward 34.6 %, …; explained 100.0 %`."""
-    rows = [account for account in part.accounts.values() if not account.traced and account.share >= 0.005]
-    rows.sort(key=lambda account: -account.share)
-    shares = ", ".join(f"{account.account} {format.percent(account.share)}" for account in rows)
-    return f"{shares}; explained {format.percent(part.explained_share)}"
+# -- several runs in a table ---------------------------------------------------------------------------------
 
 
-def _beside(part: StageView, *, explain: bool) -> Iterator[str]:
-    """What stands beside the accounts: the steps left out, and idle time, which only a trace can tell."""
-    explained = f"explained {format.percent(part.explained_share)}"
-    if explain:
-        warm_up = "first step left out as warm-up; " if part.accounts.skipped else ""
-        yield f"{explained}; {warm_up}the means add up to the wall time"
-    else:
-        yield explained
-    for account in part.accounts.values():
-        if account.traced and account.seconds.count:
-            steps = format.plural(account.seconds.count, "kernel-traced step")
-            median = format.milliseconds(account.seconds.median)
-            yield f"{steps}: {median} ms {account.account}, {format.percent(account.share)} of that time"
+def trial_lines(rows: Sequence[dict[str, Any]], width: int, *, title: str = "trial") -> list[Text]:
+    """The rows as a table; `title` is what a row is."""
+
+    def cells(stage: str, key: str, write: Any) -> list[str]:
+        values = [row[stage][key] for row in rows]
+        gone = ["not finite" if key in row[stage]["not_finite"] else format.UNKNOWN for row in rows]
+        return [other if value is None else write(value) for value, other in zip(values, gone, strict=True)]
+
+    def optional(title: str, priority: int) -> Column:
+        return Column(title=title, priority=priority, optional=True)
+
+    statuses = [f"{row['status']}, incomplete" if row["lost_rows"] else row["status"] for row in rows]
+    columns: list[tuple[Column, Sequence[str | Cell]]] = [
+        (Column(title=title, words=True), [format.name(row["trial"]) for row in rows]),
+        (Column(title="status", words=True), [Cell(text=status, word=status) for status in statuses]),
+        (optional("steps", 4), cells("train", "steps", "{:,}".format)),
+        (Column(title="step ms"), cells("train", "step_s", format.milliseconds)),
+        (optional("samples/s", 3), cells("train", "samples_per_s", format.rate)),
+        (optional("loss", 1), cells("train", "loss", "{:.4g}".format)),
+        (optional("val. loss", 2), cells("validation", "loss", "{:.4g}".format)),
+        (optional("val. top-1", 2), cells("validation", "top1", format.percent)),
+    ]
+    return table_lines(table_of("trials", columns), width)
 
 
-def _legend(part: StageView) -> Iterator[str]:
-    if part.layers.traced:
-        yield "every step was kernel-traced: the times include the tracer's cost"
-    if part.layers.named_share < 0.9995:
-        yield f"{format.percent(part.layers.named_share)} of the compute is charged to a named layer"
+# -- comparisons ---------------------------------------------------------------------------------------------
 
 
-def _memory(part: StageView, view: RunView) -> Iterator[str]:
-    """The most that was allocated while a layer ran, known from kernel-traced steps alone."""
-    known = {layer.layer: layer.memory_bytes for layer in part.layers if layer.memory_bytes}
-    if known:
-        top = max(known, key=lambda name: known[name])
-        size = view.device.get("memory_bytes") if view.device.get("type") == "cuda" else None
-        whole = f" of {format.memory(size)}" if size else ""
-        ran = f"while {format.called(top, view.unit)} ran"
-        yield f"most memory allocated: {format.memory(known[top])}{whole}, {ran}"
+def comparison_lines(
+    view: ComparisonView | PredictedComparison, width: int, *, every_layer: bool = False
+) -> Iterator[Text]:
+    """Two groups of runs, or a run and its prediction, side by side."""
+    width = min(width, WIDEST) - _INDENT
+    most = None if every_layer else TOP_LAYERS
+    if isinstance(view, PredictedComparison):
+        yield from _predicted(view, width, most)
+        return
+    for letter, side in zip("AB", view.sides, strict=True):
+        more = f" and {len(side) - 1} more" if len(side) > 1 else ""
+        yield Text(f"{letter}  {format.name(str(side[0].run.path))}{more}", style="bold")
+    if view.networks_differ:
+        yield from (Text(), *paragraph(view.networks_differ, width))
+    for part in view.stages.values():
+        yield from _table(tables.pace_table(part), width)
+        yield from _table(tables.accounts_table(part), width)
+        yield from _compared_layers(tables.layers_table(part, most), len(part.layers), part.unit, width)
+        for letter, rows in zip("AB", part.by_device or (), strict=False):
+            if rows:
+                yield from _titled(f"Layers of {letter} by device, in ms", device_lines(rows, width))
+    yield from _table(tables.results_table(view), width)
+    if view.target:
+        yield from _table(tables.target_table(view.target), width)
+    if view.profiling:
+        yield from _titled("Profiling", bullets([_profiling(view.profiling)], width))
+    notes = [note for note in view.notes if note != view.networks_differ]
+    yield from _titled("Notes", bullets(notes, width))
+
+
+def _predicted(view: PredictedComparison, width: int, most: int | None) -> Iterator[Text]:
+    made, steps = view.prediction, format.plural(view.measured.steps, "step")
+    yield Text(f"measured   {format.name(view.run_path)}, {steps}", style="bold")
+    made_for = f"{format.name(made.network)} on {format.name(made.device)}, batch {made.batch}"
+    yield Text(f"predicted  {format.name(view.prediction_path)}: {made_for}", style="bold")
+    yield from (Text(), *paragraph(view.summary, width))
+    yield from _table(tables.predicted_phases_table(view), width)
+    yield from _compared_layers(tables.predicted_layers_table(view, most), len(view.layers), "layer", width)
+    yield from _titled("Notes", bullets([*view.notes, f"the prediction rests on: {made.basis}"], width))
+
+
+def _table(table: Table, width: int) -> Iterator[Text]:
+    if table:
+        yield from _titled(table.title, table_lines(replace(table, title=""), width))
+
+
+def _compared_layers(table: Table, count: int, unit: str, width: int) -> Iterator[Text]:
+    yield from _table(table, width)
+    if table and count > len(table.rows):
+        smaller = format.plural(count - len(table.rows), f"smaller {unit}")
+        yield Text(f"{' ' * _INDENT}… and {smaller}; --all shows them", style="dim")
+
+
+def _profiling(cost: ProfilingCost) -> str:
+    """The increase of a step from without to with profiling."""
+    if math.isnan(cost.slowdown):
+        return "One side was profiled and the other was not, but there are no steps to compare."
+    how = "longer" if cost.slowdown >= 0 else "shorter"
+    return (
+        f"With profiling ({cost.profiled.upper()}) a step takes {format.percent(abs(cost.slowdown))} {how} "
+        f"than without, 95 % interval {cost.interval_text}."
+    )

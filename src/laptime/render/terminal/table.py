@@ -5,13 +5,15 @@ Rows are plain lines, without the blanks at their ends that `rich.table` would l
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import zip_longest
 
 from rich.cells import cell_len
 from rich.text import Text
 
-from laptime.render.terminal.fit import GAP, broken, paragraph, shortened
+from laptime.files.text import one_line
+from laptime.render.terminal import GAP, broken, bullets, paragraph, shortened
 from laptime.views import format, palette
 from laptime.views.table import BarPart, Cell, Column, Table, text_of
 
@@ -26,7 +28,6 @@ class _Strip:
 
     column: Column
     width: int
-    words: bool
     priority: int
     title: str = ""
     cells: Sequence[Text] = ()
@@ -36,9 +37,9 @@ class _Strip:
 def table_lines(table: Table, width: int) -> list[Text]:
     """The table in lines no wider than `width`: title, rows, what the columns mean, notes."""
     strips = _strips(table, width)
-    lines = [Text(table.title, style="bold", no_wrap=True)] if table.title else []
+    lines = [Text(one_line(table.title), style="bold", no_wrap=True)] if table.title else []
     if any(column.narrows for column in table.columns):
-        return [*lines, *_narrowed(table, strips, width), *_notes(table.notes, width)]
+        return [*lines, *_narrowed(table, strips, width), *bullets(table.notes, width, "  ")]
     shown = _stretched(_fitting(strips, width), width)
     first = max(_NARROWEST, width - _taken(shown[1:]))
     widths = [min(first, shown[0].width), *(strip.width for strip in shown[1:])]
@@ -47,7 +48,7 @@ def table_lines(table: Table, width: int) -> list[Text]:
     for row in range(len(table.rows)):
         cells = [strip.cells[row] for strip in shown]
         lines.append(_line(shown, widths, cells, "bold" if table.is_bold(row) else ""))
-    return [*lines, *_bar_legend(shown), *_notes([*_meanings(strips, shown), *table.notes], width)]
+    return [*lines, *_bar_legend(shown), *bullets([*_meanings(strips, shown), *table.notes], width, "  ")]
 
 
 def left_out(table: Table, width: int) -> list[str]:
@@ -60,28 +61,19 @@ def _strips(table: Table, width: int) -> list[_Strip]:
     strips = []
     for place, column in enumerate(table.columns):
         cells = [row[place] for row in table.rows]
-        texts = [_text(cell) for cell in cells]
-        strips.append(
-            _Strip(
-                column=column,
-                cells=texts,
-                title=column.title,
-                width=max(cell_len(column.title), *(text.cell_len for text in texts), 0),
-                words=column.words,
-                priority=column.priority if place else 0,
-            )
-        )
+        texts = [
+            Text(one_line(text_of(cell)), style=palette.of(cell.word) if isinstance(cell, Cell) else "")
+            for cell in cells
+        ]
+        title = one_line(column.title)
+        longest = max(cell_len(title), *(text.cell_len for text in texts), 0)
+        priority = column.priority if place else 0
+        strips.append(_Strip(column=column, width=longest, priority=priority, title=title, cells=texts))
         bars = [cell.bar if isinstance(cell, Cell) else () for cell in cells]
         if any(bars):
             least = _SHORTEST_BAR[width < _NARROW_TERMINAL]
-            strips.append(
-                _Strip(column=column, width=least, words=True, priority=column.bar_priority, bars=bars)
-            )
+            strips.append(_Strip(column=column, width=least, priority=column.bar_priority, bars=bars))
     return strips
-
-
-def _text(cell: str | Cell) -> Text:
-    return Text(text_of(cell), style=palette.of(cell.word) if isinstance(cell, Cell) else "")
 
 
 def _fitting(strips: Sequence[_Strip], width: int) -> list[_Strip]:
@@ -144,12 +136,8 @@ def _bar_legend(shown: Sequence[_Strip]) -> list[Text]:
     lines = []
     for strip in shown:
         words = dict.fromkeys(part.word for bar in strip.bars if len(bar) > 1 for part in bar)
-        if words:
-            parts = [
-                Text.assemble((palette.fill(word), palette.of(word)), " ", (word, palette.of(word)))
-                for word in words
-            ]
-            lines.append(Text(GAP).join(parts))
+        parts = [Text(f"{palette.fill(word)} {word}", style=palette.of(word)) for word in words]
+        lines += [Text(GAP).join(parts)] if parts else []
     return lines
 
 
@@ -159,11 +147,9 @@ def _meanings(strips: Sequence[_Strip], shown: Sequence[_Strip]) -> list[str]:
     own = [strip.column for strip in strips if not strip.bars]
     gone = [column.title for column in own if id(column) not in kept and not column.optional and column.title]
     told = [f"no room for {', '.join(gone)}: a wider terminal or --json has them"] if gone else []
-    return told + [column.meaning for column in own if id(column) in kept and column.meaning]
-
-
-def _notes(notes: Sequence[str], width: int) -> list[Text]:
-    return [line for note in notes for line in paragraph(note, width, bullet="  ")]
+    # Columns may share a meaning.
+    meanings = (column.meaning for column in own if id(column) in kept and column.meaning)
+    return [*told, *dict.fromkeys(meanings)]
 
 
 def _narrowed(table: Table, strips: Sequence[_Strip], width: int) -> list[Text]:
@@ -177,47 +163,54 @@ def _narrowed(table: Table, strips: Sequence[_Strip], width: int) -> list[Text]:
     for place in (*giving, giving[-1]):
         over = sum(widths) + len(GAP) * (len(widths) - 1) - width
         if over > 0:
-            longest = _longest_word(own[place])
+            texts = (own[place].title, *(cell.plain for cell in own[place].cells))
+            longest = max((cell_len(word) for text in texts for word in text.split()), default=0)
             lowest = longest if widths[place] > longest else _NARROWEST
             widths[place] = min(widths[place], max(lowest, widths[place] - over))
-    lines = _broken(own, widths, [Text(strip.title) for strip in own], "bold")
+    lines = [*_broken(own, widths, [Text(strip.title) for strip in own], "bold")]
     for row in range(len(table.rows)):
         style = "bold" if table.is_bold(row) else ""
         lines += _broken(own, widths, [strip.cells[row] for strip in own], style)
     return lines
 
 
-def _longest_word(strip: _Strip) -> int:
-    texts = (strip.title, *(cell.plain for cell in strip.cells))
-    return max((cell_len(word) for text in texts for word in text.split()), default=0)
-
-
-def _broken(strips: Sequence[_Strip], widths: Sequence[int], cells: Sequence[Text], style: str) -> list[Text]:
+def _broken(
+    strips: Sequence[_Strip], widths: Sequence[int], cells: Sequence[Text], style: str
+) -> Iterator[Text]:
     parts = [broken(cell.plain, width) for cell, width in zip(cells, widths, strict=True)]
-    return [
-        _line(
-            strips,
-            widths,
-            [
-                Text(part[place], style=cell.style) if place < len(part) else Text()
-                for part, cell in zip(parts, cells, strict=True)
-            ],
-            style,
-        )
-        for place in range(max(map(len, parts), default=0))
-    ]
+    for line in zip_longest(*parts, fillvalue=""):
+        texts = [Text(part, style=cell.style) for part, cell in zip(line, cells, strict=True)]
+        yield _line(strips, widths, texts, style)
 
 
 def _line(strips: Sequence[_Strip], widths: Sequence[int], cells: Sequence[Text], style: str) -> Text:
     line = Text(style=style, no_wrap=True)
     for place, (strip, width, cell) in enumerate(zip(strips, widths, cells, strict=True)):
         text = cell if cell.cell_len <= width else Text(shortened(cell.plain, width), style=cell.style)
-        blank = " " * (width - text.cell_len)
-        line.append((GAP if place else "") + ("" if strip.words else blank))
-        line.append_text(text).append(blank if strip.words else "")
+        blank, words = " " * (width - text.cell_len), strip.bars or strip.column.words
+        line.append((GAP if place else "") + ("" if words else blank))
+        line.append_text(text).append(blank if words else "")
     line.rstrip()
     return line
 
 
 def _taken(strips: Sequence[_Strip]) -> int:
     return sum(strip.width + len(GAP) for strip in strips)
+
+
+def value_lines(rows: Sequence[tuple[str, str, str, str]], width: int | None = None) -> Iterator[Text]:
+    """Every value of a configuration: its key, what it is, why, and what it means; nothing is shortened.
+
+    Where lines would be wider than the terminal, the meaning stands below its value. `width` is None where
+    there is no terminal.
+    """
+    cells = [tuple(map(one_line, row)) for row in (("key", "value", "why", "meaning"), *rows)]
+    widths = [max(cell_len(row[place]) for row in cells) for place in range(3)]
+    longest = sum(widths) + 3 * len(GAP) + max(cell_len(row[3]) for row in cells)
+    below = width is not None and longest > width
+    for place, row in enumerate(cells):
+        padded = [cell + " " * (size - cell_len(cell)) for cell, size in zip(row[:3], widths, strict=True)]
+        line = GAP.join(padded if below else [*padded, row[3]])
+        yield Text(line.rstrip(), style="" if place else "bold", no_wrap=True)
+        if below and place:
+            yield from paragraph(row[3], width or 0, bullet="    ", style="dim")

@@ -15,16 +15,16 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.csv as pacsv
 
 from laptime.files.write import replacing
 from laptime.model import Stage
-from laptime.runs.exporters.registry import exporter
-from laptime.runs.flat_config import as_text, settings
+from laptime.runs.document import as_text, settings
+from laptime.runs.exporters import exporter
 from laptime.runs.run import Run
 from laptime.runs.select import Columns
-from laptime.runs.table_reader import StoredTable
 
 CSV_DIRECTORY = "csv"
 PERCENTS = (25, 50, 75, 100)
@@ -39,14 +39,18 @@ def write_csv(run: Run, *, most_rows: int | None = None) -> list[Path]:
     directory = run.path / CSV_DIRECTORY
     directory.mkdir(exist_ok=True)
     written = []
-    for name, table in (("layers.csv", "layers"), ("iterations.csv", "steps")):
+    for path, table in ((directory / "layers.csv", "layers"), (directory / "iterations.csv", "steps")):
         stored = run.stored(table)
         if most_rows is None or stored.check() <= most_rows:
-            _write_rows(directory / name, stored)
-            written.append(directory / name)
-    experiment = directory / "experiment.csv"
-    _write_experiment(experiment, run, [*written, experiment])
-    return [*written, experiment]
+            with replacing(path) as file, pacsv.CSVWriter(file, stored.schema.arrow) as writer:
+                for rows in stored.row_groups():  # one in memory at a time
+                    writer.write_table(_without_dust(rows))
+                    del rows  # or it would be in memory while the next is read
+            written.append(path)
+    pa.default_memory_pool().release_unused()  # before whole columns are read
+    written.append(directory / "experiment.csv")
+    _write_experiment(run, written)
+    return written
 
 
 @exporter("csv")
@@ -57,13 +61,6 @@ def export_csv(run: Run, out: Path | None = None) -> list[Path]:
         return files
     out.mkdir(parents=True, exist_ok=True)
     return [Path(shutil.copy(file, out / file.name)) for file in files]
-
-
-def _write_rows(path: Path, stored: StoredTable[Any]) -> None:
-    """A table as CSV, one row group in memory at a time."""
-    with replacing(path) as file, pacsv.CSVWriter(file, stored.schema.arrow) as writer:
-        for table in stored.row_groups():
-            writer.write_table(_without_dust(table))
 
 
 def _without_dust(table: Any) -> Any:
@@ -77,11 +74,9 @@ def _without_dust(table: Any) -> Any:
     return table
 
 
-def _write_experiment(path: Path, run: Run, written: list[Path]) -> None:
+def _write_experiment(run: Run, written: list[Path]) -> None:
     """Four rows, each complete in itself, so that the files of many runs can be put under one another."""
-    outputs = dict(run.outputs) | {
-        f"csv_{csv_file.stem}": csv_file.relative_to(run.path).as_posix() for csv_file in written
-    }
+    outputs = run.outputs | {f"csv_{path.stem}": path.relative_to(run.path).as_posix() for path in written}
     about = {
         "run": run.id,
         "status": run.status,
@@ -94,7 +89,7 @@ def _write_experiment(path: Path, run: Run, written: list[Path]) -> None:
     writer = csv.DictWriter(text, fieldnames=list(rows[0]), lineterminator="\n")
     writer.writeheader()
     writer.writerows(rows)
-    with replacing(path) as file:
+    with replacing(written[-1]) as file:
         file.write(text.getvalue().encode())
 
 
@@ -104,7 +99,10 @@ def _quarters(run: Run) -> list[dict[str, Any]]:
     Of the lowest rank, since ranks run side by side. A validation step counts once the training step before
     it does; what follows the last training step counts at 100 %. Missing is what no account explains.
     """
-    columns = Columns(run.stored("steps"), ("stage", "attempt", "rank", "start_s", "wall_s", "unexplained_s"))
+    columns = Columns.read(
+        run.stored("steps"), ("stage", "attempt", "rank", "start_s", "wall_s", "unexplained_s")
+    )
+    pa.default_memory_pool().release_unused()  # the row groups that they were read from
     if columns.rows:
         columns = columns.where(columns["rank"] == columns["rank"].min())
     order = np.lexsort((columns["start_s"], columns["attempt"]))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from datetime import datetime
@@ -35,108 +36,96 @@ class Curve:
     values: Real
 
 
+def grouped_curves(run: Run, *, most: int, in_all: int = MOST_LAYER_POINTS) -> dict[str, list[Curve]]:
+    """Every curve, in the groups `train` and `validation` of the lowest rank, `train rank 1` of another."""
+    curves = [*step_curves(run, most=most), *layer_curves(run, most=most, in_all=in_all)]
+    lowest = min((curve.rank for curve in curves), default=0)
+    groups: dict[str, list[Curve]] = {}
+    for curve in curves:
+        group = curve.stage.value + (f" rank {curve.rank}" if curve.rank != lowest else "")
+        groups.setdefault(group, []).append(curve)
+    return groups
+
+
 def step_curves(run: Run, *, most: int = MOST_POINTS) -> Iterator[Curve]:
     """Loss and accuracy (of the lowest rank), step time, samples a second and accounts, of every rank.
 
     What is unknown is left out; a loss that is NaN stays NaN.
     """
-    begun = AttemptStarts(run)
-    stages = run.tables.steps.stages
+    draw = _Drawing(run)
     ranks = run.tables.steps.ranks
-    for stage, every in stages.items():
+    for stage, every in run.tables.steps.stages.items():
         for rank in ranks:
-            here = np.flatnonzero(every["rank"] == rank)
-            rows = every.at(here[np.argsort(every["step"][here], kind="stable")])
-            if rows.rows:
-                yield from _of_steps(begun, rows, stage, rank, first=rank == ranks[0], most=most)
-
-
-def _of_steps(
-    begun: AttemptStarts, rows: Columns, stage: Stage, rank: int, *, first: bool, most: int
-) -> Iterator[Curve]:
-    steps, wall = rows["step"], rows["wall_s"]
-    times = begun.at(rank, rows["attempt"], rows["start_s"])
-
-    def curve(tag: str, values: Real, known: NDArray[np.bool_], *, mean: bool = False) -> Iterator[Curve]:
-        if known.any():
-            at, shown = thinned(values[known], most, mean=mean)
-            yield Curve(
-                tag=tag,
-                stage=stage,
-                rank=rank,
-                steps=steps[known][at],
-                times_s=times[known][at],
-                values=shown,
-            )
-
-    for name in _LOGGED if first else ():
-        yield from curve(name, rows[name], rows.known(name), mean=True)
-    yield from curve("step/ms", wall * 1e3, np.ones(len(wall), dtype=np.bool_))
-    samples = rows["samples"].astype(np.float64)
-    with np.errstate(divide="ignore", invalid="ignore"):
-        yield from curve("step/samples_per_s", samples / wall, ~np.isnan(samples) & (wall > 0))
-    for account in ACCOUNTS:
-        seconds = rows[account.column]
-        yield from curve(f"account_ms/{account.value}", seconds * 1e3, ~np.isnan(seconds))
+            rows = np.flatnonzero(every["rank"] == rank)
+            for name in _LOGGED if rank == ranks[0] else ():
+                known = rows[every.known(name)[rows]]
+                yield from draw(name, stage, rank, known, every[name][known], most, mean=True)
+            wall, samples = every["wall_s"][rows], every["samples"][rows].astype(np.float64)
+            rate = np.divide(samples, wall, out=np.full_like(samples, np.nan), where=wall > 0)
+            curves = {"step/ms": wall * 1e3, "step/samples_per_s": rate}
+            curves |= {f"account_ms/{each.value}": every[each.column][rows] * 1e3 for each in ACCOUNTS}
+            for tag, values in curves.items():
+                known = ~np.isnan(values)
+                yield from draw(tag, stage, rank, rows[known], values[known], most)
 
 
 def layer_curves(run: Run, *, most: int = MOST_POINTS, in_all: int = MOST_LAYER_POINTS) -> Iterator[Curve]:
     """Milliseconds by layer and phase, of every stage and rank: `layer/<name>/<phase>`."""
-    stages = run.tables.layers
-    owners = sum(len(rows.owners) for rows in stages.values())
-    ranks = len(
-        {rank for every in run.tables.steps.stages.values() for rank in np.unique(every["rank"]).tolist()}
-    )
-    most = min(most, max(_FEWEST_POINTS, in_all // max(1, owners * ranks)))
-    begun = AttemptStarts(run)
-    for stage, rows in stages.items():
+    draw = _Drawing(run)
+    curves = sum(len(rows.owners) for rows in run.tables.layers.values()) * len(run.tables.steps.ranks)
+    most = min(most, max(_FEWEST_POINTS, in_all // max(1, curves)))
+    for stage, rows in run.tables.layers.items():
         every = run.tables.steps.stages[stage]
         for (layer, phase), cells in rows.cells(np.ones(every.rows, dtype=np.bool_)):
-            for rank in np.unique(every["rank"][cells.step]).tolist():
-                here = np.flatnonzero(every["rank"][cells.step] == rank)
-                here = here[np.argsort(every["step"][cells.step[here]], kind="stable")]
-                at, shown = thinned(cells.seconds[here] * 1e3, most)
-                places = cells.step[here[at]]
-                yield Curve(
-                    tag=f"layer/{layer}/{phase}",
-                    stage=stage,
-                    rank=rank,
-                    steps=every["step"][places],
-                    times_s=begun.at(rank, every["attempt"][places], every["start_s"][places]),
-                    values=shown,
+            ranks = every["rank"][cells.step]
+            for rank in np.unique(ranks).tolist():
+                values = cells.seconds[ranks == rank] * 1e3
+                yield from draw(
+                    f"layer/{layer}/{phase}", stage, rank, cells.step[ranks == rank], values, most
                 )
 
 
-class AttemptStarts:
-    """How much later than its own seconds say each rank's each attempt began, after the run's creation.
+def attempt_starts(run: Run) -> dict[tuple[int, int], float]:
+    """By rank and attempt, how much later it began than its own seconds say, after the run's creation.
 
     How long a run lay still between two attempts is not recorded: one follows where the one before ended,
     whether its seconds go on from a checkpoint or begin at zero.
     """
+    starts: dict[tuple[int, int], float] = defaultdict(float)
+    stored = replace(run.stored("steps"), every_attempt=True)
+    columns = Columns.read(stored, ("attempt", "rank", "start_s", "wall_s"))
+    ends = columns["start_s"] + columns["wall_s"]
+    for rank in np.unique(columns["rank"]).tolist():
+        ended = 0.0
+        for attempt in np.unique(columns["attempt"][columns["rank"] == rank]).tolist():
+            here = (columns["rank"] == rank) & (columns["attempt"] == attempt)
+            starts[rank, attempt] = max(0.0, ended - float(columns["start_s"][here].min()))
+            ended = starts[rank, attempt] + float(ends[here].max())
+    return starts
+
+
+class _Drawing:
+    """Makes curves of one run."""
 
     def __init__(self, run: Run) -> None:
         self._created_s = run.created.timestamp()
-        self._starts: dict[tuple[int, int], float] = {}
-        stored = replace(run.stored("steps"), every_attempt=True)
-        columns = Columns(stored, ("attempt", "rank", "start_s", "wall_s"))
-        ends = columns["start_s"] + columns["wall_s"]
-        for rank in np.unique(columns["rank"]).tolist():
-            ended = 0.0
-            for attempt in np.unique(columns["attempt"][columns["rank"] == rank]).tolist():
-                here = (columns["rank"] == rank) & (columns["attempt"] == attempt)
-                later = max(0.0, ended - float(columns["start_s"][here].min()))
-                self._starts[rank, attempt] = later
-                ended = later + float(ends[here].max())
+        self._stages = run.tables.steps.stages
+        self._starts = attempt_starts(run)
 
-    def __call__(self, rank: int, attempt: int) -> float:
-        return self._starts.get((rank, attempt), 0.0)
-
-    def at(self, rank: int, attempts: Whole, start_s: Real) -> Real:
-        """Seconds since 1970 of moments that are counted from the beginning of their attempt."""
-        known, place = np.unique(attempts, return_inverse=True)
-        offsets = np.array([self(rank, int(attempt)) for attempt in known])
-        moments: Real = self._created_s + offsets[place] + start_s
-        return moments
+    def __call__(
+        self, tag: str, stage: Stage, rank: int, rows: Whole, values: Real, most: int, *, mean: bool = False
+    ) -> Iterator[Curve]:
+        """A curve of values at these rows of the stage's steps; none without values."""
+        if not rows.size:
+            return
+        every = self._stages[stage]
+        order = np.argsort(every["step"][rows], kind="stable")
+        at, shown = thinned(values[order], most, mean=mean)
+        rows = rows[order][at]
+        attempts, place = np.unique(every["attempt"][rows], return_inverse=True)
+        offsets = np.array([self._starts[rank, int(attempt)] for attempt in attempts])
+        times_s = self._created_s + offsets[place] + every["start_s"][rows]
+        yield Curve(tag=tag, stage=stage, rank=rank, steps=every["step"][rows], times_s=times_s, values=shown)
 
 
 def ended_s(run: Run) -> float:
@@ -163,18 +152,16 @@ def thinned(values: Real, most: int, *, mean: bool = False) -> tuple[Whole, Real
     blocks = [(0, values[:whole].reshape(-1, width))]
     if whole < len(values):
         blocks.append((whole, values[whole:].reshape(1, -1)))
-    points = [_means(block) if mean else _medians_and_outliers(block) for _, block in blocks]
+    points = [_points(block, mean=mean) for _, block in blocks]
     places = [start + at for (start, _), (at, _) in zip(blocks, points, strict=True)]
     return np.concatenate(places), np.concatenate([shown for _, shown in points])
 
 
-def _means(block: Real) -> tuple[Whole, Real]:
+def _points(block: Real, *, mean: bool) -> tuple[Whole, Real]:
+    """Of each row of a block: its mean, or its median and the value farthest from it."""
     rows, width = block.shape
-    return np.arange(rows) * width + width - 1, block.mean(axis=1)
-
-
-def _medians_and_outliers(block: Real) -> tuple[Whole, Real]:
-    rows, width = block.shape
+    if mean:
+        return np.arange(rows) * width + width - 1, block.mean(axis=1)
     if width <= 2:  # two values are shown as they are: their median would lie between them
         return np.arange(rows * width), block.ravel()
     first = np.arange(rows) * width

@@ -23,9 +23,9 @@ from urllib.parse import urlsplit
 from laptime.errors import MissingExtra, RunError
 from laptime.files.text import first_line, one_line
 from laptime.files.write import plain
+from laptime.runs.document import as_text, settings
 from laptime.runs.exporters.csv_files import CSV_DIRECTORY
-from laptime.runs.exporters.curves import Curve, ended_s, layer_curves, step_curves
-from laptime.runs.flat_config import as_text, settings
+from laptime.runs.exporters.curves import ended_s, grouped_curves
 from laptime.runs.run import Run
 
 MOST_POINTS = 1_000
@@ -71,73 +71,55 @@ def write_mlflow(run: Run, uri: str, experiment: str | None = None) -> MlflowRun
     """
     name = experiment or run.path.resolve().parent.name or "laptime"
     _check(uri)
-    with _configured(), _one_line(uri) as flow:
+    with _mlflow(uri) as flow:
         client = flow.client.MlflowClient(tracking_uri=uri)
         known = client.get_experiment_by_name(name)
         experiment_id = known.experiment_id if known else client.create_experiment(name)
-        earlier = _earlier(client, run, experiment_id)
+        # MLflow's filters have no escape: what could end a text is matched by `_`.
+        alike = re.sub(r"[^\w.-]", "_", run.id)
+        candidates = client.search_runs([experiment_id], f"tags.`laptime.id` LIKE '{alike}'")
+        earlier = [each.info.run_id for each in candidates if each.data.tags.get("laptime.id") == run.id]
         run_id, cut = _fill(flow, client, run, experiment_id)
         for export in earlier:
-            client.delete_run(export.info.run_id)
+            client.delete_run(export)
     return MlflowRun(
         uri=_shown(uri),
         experiment=name,
         experiment_id=experiment_id,
         run_id=run_id,
-        replaced=tuple(export.info.run_id for export in earlier),
+        replaced=tuple(earlier),
         cut=cut,
     )
 
 
-def _earlier(client: Any, run: Run, experiment_id: str) -> list[Any]:
-    """Earlier exports of a run. MLflow's filters have no escape: what could end a text is matched by `_`."""
-    alike = re.sub(r"[^\w.-]", "_", run.id)
-    candidates = client.search_runs([experiment_id], f"tags.`laptime.id` LIKE '{alike}'")
-    return [candidate for candidate in candidates if candidate.data.tags.get("laptime.id") == run.id]
-
-
-def _mlflow() -> SimpleNamespace:
-    try:
-        parts = {
-            name: importlib.import_module(f"mlflow.{name}") for name in ("client", "entities", "exceptions")
-        }
-    except ImportError:
-        raise MissingExtra("mlflow-skinny", "export") from None
-    return SimpleNamespace(**parts)
-
-
 @contextmanager
-def _configured() -> Iterator[None]:
-    """MLflow is told by environment variables; what the user has set stays, and so does everything after."""
+def _mlflow(uri: str) -> Iterator[SimpleNamespace]:
+    """MLflow; what it says of a place that it cannot write to becomes one line with the remedy.
+
+    It is told by environment variables; what the user has set stays, and so does everything after.
+    """
     added = {name: value for name, value in _SETTINGS.items() if name not in os.environ}
     os.environ.update(added)
+    known: tuple[type[Exception], ...] = (OSError,)  # those of the HTTP library as well
     try:
-        yield
-    finally:
-        for name in added:
-            os.environ.pop(name, None)
-
-
-@contextmanager
-def _one_line(uri: str) -> Iterator[SimpleNamespace]:
-    """MLflow; what it says of a place that it cannot write to becomes one line with the remedy."""
-    flow = _mlflow()
-    try:
+        flow = SimpleNamespace(**{name: importlib.import_module(f"mlflow.{name}") for name in _PARTS})
+        known = (OSError, flow.exceptions.MlflowException)
         yield flow
-    except flow.exceptions.MlflowException as error:
+    except ImportError:
+        raise MissingExtra("mlflow-skinny", "export") from None
+    except known as error:
         if not type(error).__name__.startswith("Unsupported"):
-            raise RunError(f"MLflow at {_shown(uri)} did not take the run: {_start_of(error)}") from error
+            line = first_line(error)
+            if len(line) > _LONGEST_REASON:
+                line = line[: _LONGEST_REASON - 1] + "…"
+            raise RunError(f"MLflow at {_shown(uri)} did not take the run: {line}") from error
         remedy = "give a folder, http://host:port or sqlite:///mlflow.db"
         if uri.startswith(_DATABASES):
             remedy = "a database needs all of MLflow: pip install mlflow; a folder or a server does not"
         raise RunError(f"{_shown(uri)} cannot be opened by this MLflow; {remedy}") from error
-    except OSError as error:  # those of the HTTP library as well
-        raise RunError(f"MLflow at {_shown(uri)} did not take the run: {_start_of(error)}") from error
-
-
-def _start_of(error: BaseException) -> str:
-    line = first_line(error)
-    return line if len(line) <= _LONGEST_REASON else line[: _LONGEST_REASON - 1] + "…"
+    finally:
+        for name in added:
+            os.environ.pop(name, None)
 
 
 def _shown(uri: str) -> str:
@@ -168,33 +150,28 @@ def _check(uri: str) -> None:
 
 def _fill(flow: Any, client: Any, run: Run, experiment_id: str) -> tuple[str, tuple[str, ...]]:
     """A new run with everything in it: its id, and the parameters that were cut. Half a run is deleted."""
-    parameters, cut = _parameters(run)
-    begun, ended = run.created.timestamp(), ended_s(run)
+    names = _Names()
+    texts = [(names.of(name), as_text(value)) for name, value in settings(plain(run.config))]
+    parameters = [flow.entities.Param(name, value[:_LONGEST_PARAMETER]) for name, value in sorted(texts)]
+    cut = tuple(name for name, value in texts if len(value) > _LONGEST_PARAMETER)
+    begun = _ms(run.created.timestamp())
     name = run.path.resolve().name
-    created = client.create_run(experiment_id, start_time=_ms(begun), tags=_tags(run, cut), run_name=name)
+    created = client.create_run(experiment_id, start_time=begun, tags=_tags(run, cut), run_name=name)
     run_id: str = created.info.run_id
     try:
-        for part in _parts(sorted(parameters.items()), _PARAMETERS_PER_CALL):
-            client.log_batch(run_id, params=[flow.entities.Param(*parameter) for parameter in part])
-        metrics = [flow.entities.Metric(*point) for point in _points(run)]
-        for part in _parts(metrics, _METRICS_PER_CALL):
+        for part in _parts(parameters, _PARAMETERS_PER_CALL):
+            client.log_batch(run_id, params=part)
+        for part in _parts([flow.entities.Metric(*point) for point in _points(run)], _METRICS_PER_CALL):
             client.log_batch(run_id, metrics=part)
         for file in sorted((run.path / CSV_DIRECTORY).glob("*.csv")):
             client.log_artifact(run_id, str(file), CSV_DIRECTORY)
         if run.status != "running":
-            client.set_terminated(run_id, status=_STATUSES[run.status], end_time=_ms(ended))
+            client.set_terminated(run_id, status=_STATUSES[run.status], end_time=_ms(ended_s(run)))
     except BaseException:
         with suppress(Exception):  # the first error is the one to tell
             client.delete_run(run_id)
         raise
     return run_id, cut
-
-
-def _parameters(run: Run) -> tuple[dict[str, str], tuple[str, ...]]:
-    names = _Names()
-    texts = {names.of(name): as_text(value) for name, value in settings(plain(run.config))}
-    cut = tuple(name for name, value in texts.items() if len(value) > _LONGEST_PARAMETER)
-    return {name: value[:_LONGEST_PARAMETER] for name, value in texts.items()}, cut
 
 
 def _tags(run: Run, cut: Sequence[str]) -> dict[str, str]:
@@ -213,35 +190,28 @@ def _tags(run: Run, cut: Sequence[str]) -> dict[str, str]:
 
 
 def _points(run: Run) -> Iterator[tuple[str, float, int, int]]:
-    """(name, value, milliseconds since 1970, step) of every curve, and the step breakdown once."""
+    """(name, value, milliseconds since 1970, step) of every curve, and the step breakdown once.
+
+    Names are `train/loss`, `train rank 1/step/ms`, `train/layer/features.0/forward`.
+    """
     names = _Names()
-    layers = layer_curves(run, most=MOST_POINTS, in_all=MOST_LAYER_POINTS)
-    curves = [*step_curves(run, most=MOST_POINTS), *layers]
-    lowest = min((curve.rank for curve in curves), default=0)
-    for curve in curves:
-        name = names.of(_metric(curve, lowest))
-        rows = zip(curve.values.tolist(), curve.times_s.tolist(), curve.steps.tolist(), strict=True)
-        yield from ((name, value, _ms(time), step) for value, time, step in rows)
+    for group, curves in grouped_curves(run, most=MOST_POINTS, in_all=MOST_LAYER_POINTS).items():
+        for curve in curves:
+            first, *middle = curve.tag.split("/")
+            if first == "layer":
+                # A slash in a layer's name becomes a dot: MLflow's file store keeps each metric as a file,
+                # whose name cannot be another metric's folder.
+                middle = [".".join(middle[:-1]), middle[-1]]
+            name = names.of("/".join([group, first, *middle]))
+            rows = zip(curve.values.tolist(), curve.times_s.tolist(), curve.steps.tolist(), strict=True)
+            yield from ((name, value, _ms(time), step) for value, time, step in rows)
     books = run.accounts()
     if books.wall.count:
         ended = _ms(ended_s(run))
         yield "books/median_step_ms", books.wall.median * 1e3, ended, 0
-        known = (account for account in books.values() if not math.isnan(account.share))
-        for account in known:
-            yield f"books/{account.account.value}_share", account.share, ended, 0
-
-
-def _metric(curve: Curve, lowest: int) -> str:
-    """`train/loss`, `train rank 1/step/ms`, `train/layer/features.0/forward`.
-
-    A slash in a layer's name becomes a dot: MLflow's file store keeps each metric as a file, whose name
-    cannot be another metric's folder.
-    """
-    stage = curve.stage.value + (f" rank {curve.rank}" if curve.rank != lowest else "")
-    first, *middle = curve.tag.split("/")
-    if first == "layer":
-        middle = [".".join(middle[:-1]), middle[-1]]
-    return "/".join([stage, first, *middle])
+        for account in books.values():
+            if not math.isnan(account.share):
+                yield f"books/{account.account.value}_share", account.share, ended, 0
 
 
 class _Names:

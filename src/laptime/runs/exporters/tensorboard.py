@@ -9,9 +9,9 @@ hyperparameters. Times are milliseconds; a curve has at most 10,000 points (see 
 from __future__ import annotations
 
 import importlib
-import math
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import groupby
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -21,10 +21,9 @@ import numpy as np
 from laptime.errors import MissingExtra
 from laptime.files.text import one_line
 from laptime.files.write import plain, replacing
-from laptime.runs import text_table
-from laptime.runs.exporters.curves import MOST_POINTS, Curve, ended_s, layer_curves, step_curves
-from laptime.runs.exporters.registry import exporter
-from laptime.runs.flat_config import as_text, settings
+from laptime.runs.document import as_text, settings
+from laptime.runs.exporters import exporter
+from laptime.runs.exporters.curves import MOST_POINTS, Curve, ended_s, grouped_curves
 from laptime.runs.run import Run
 
 FOLDER = "tensorboard"
@@ -42,11 +41,6 @@ _PARTS = {
 
 
 @exporter("tensorboard")
-def export_tensorboard(run: Run, out: Path | None = None) -> list[Path]:
-    """Event files, in a folder of the run's name under `out`."""
-    return write_tensorboard(run, out)
-
-
 def write_tensorboard(run: Run, logdir: Path | str | None = None, *, most: int = MOST_POINTS) -> list[Path]:
     """Write a run's event files and return them: into a folder of the run's own name under `logdir`.
 
@@ -54,17 +48,25 @@ def write_tensorboard(run: Run, logdir: Path | str | None = None, *, most: int =
     where that name is taken by another run's events, the run's id is added to it.
     """
     board = _tensorboard()
-    folder = run.path / FOLDER if logdir is None else _free_folder(Path(logdir), run)
-    drawn = [*step_curves(run, most=most), *layer_curves(run, most=most)]
-    lowest = min((curve.rank for curve in drawn), default=0)
-    curves: dict[str, list[Curve]] = {}
-    for curve in drawn:
-        name = curve.stage.value if curve.rank == lowest else f"{curve.stage.value} rank {curve.rank}"
-        curves.setdefault(name, []).append(curve)
-    written = [_write(board, folder / _file_name(run), run, _about(board, run))]
-    for name, mine in curves.items():
-        written.append(_write(board, folder / name / _file_name(run), run, _points(board, mine)))
-    return written
+    plain_id = re.sub(r"[^\w.-]", "_", run.id)
+    # The same for the same run, so that exporting again replaces. TensorBoard looks for `tfevents`.
+    name = f"events.out.tfevents.{int(run.created.timestamp())}.laptime.{plain_id}"
+    folder = run.path / FOLDER
+    if logdir is not None:
+        folder = Path(logdir) / run.path.resolve().name
+        if any(file.name != name for file in folder.glob("*tfevents*")):
+            folder = folder.with_name(f"{folder.name}-{plain_id}")
+    events = {folder / name: _about(board, run)}
+    for group, curves in grouped_curves(run, most=most).items():
+        events[folder / group / name] = _points(board, curves)
+    for path, written in events.items():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        first = board.event.Event(wall_time=run.created.timestamp(), file_version="brain.Event:2")
+        with replacing(path) as file:
+            records = board.records.RecordWriter(file)
+            for event in (first, *written):
+                records.write(event.SerializeToString())
+    return list(events)
 
 
 def _tensorboard() -> SimpleNamespace:
@@ -79,31 +81,6 @@ def _tensorboard() -> SimpleNamespace:
     return SimpleNamespace(**modules)
 
 
-def _file_name(run: Run) -> str:
-    """The same for the same run, so that exporting again replaces. TensorBoard looks for `tfevents`."""
-    return f"events.out.tfevents.{int(run.created.timestamp())}.laptime.{_plain_id(run)}"
-
-
-def _plain_id(run: Run) -> str:
-    return re.sub(r"[^\w.-]", "_", run.id)
-
-
-def _free_folder(logdir: Path, run: Run) -> Path:
-    folder = logdir / run.path.resolve().name
-    others = [file for file in folder.glob("*tfevents*") if file.name != _file_name(run)]
-    return folder.with_name(f"{folder.name}-{_plain_id(run)}") if others else folder
-
-
-def _write(board: Any, path: Path, run: Run, events: Iterable[Any]) -> Path:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    first = board.event.Event(wall_time=run.created.timestamp(), file_version="brain.Event:2")
-    with replacing(path) as file:
-        records = board.records.RecordWriter(file)
-        for event in (first, *events):
-            records.write(event.SerializeToString())
-    return path
-
-
 def _points(board: Any, curves: Sequence[Curve]) -> Iterator[Any]:
     """The points of many curves in order of steps, those of a step in one event: most of the time goes into
     checksums, which the package computes in Python.
@@ -113,14 +90,12 @@ def _points(board: Any, curves: Sequence[Curve]) -> Iterator[Any]:
     order = np.argsort(steps, kind="stable")
     values = np.concatenate([series.values for series in curves])[order].tolist()
     times = np.concatenate([series.times_s for series in curves])[order].tolist()
-    event = None
-    for place, (step, curve) in enumerate(zip(steps[order].tolist(), which[order].tolist(), strict=True)):
-        if event is None or event.step != step:
-            if event is not None:
-                yield event
-            event = board.event.Event(wall_time=times[place], step=step)
-        event.summary.value.add(tag=curves[curve].tag, simple_value=values[place])
-    if event is not None:
+    of_curve = which[order].tolist()
+    for step, group in groupby(range(len(order)), key=steps[order].tolist().__getitem__):
+        first = next(group)
+        event = board.event.Event(wall_time=times[first], step=step)
+        for place in (first, *group):
+            event.summary.value.add(tag=curves[of_curve[place]].tag, simple_value=values[place])
         yield event
 
 
@@ -128,11 +103,13 @@ def _about(board: Any, run: Run) -> Iterator[Any]:
     """What the run was: texts and hyperparameters."""
     begun = run.created.timestamp()
     state = {"run": run.id, "status": run.status, "created": run.created.isoformat(), "path": str(run.path)}
+    accounts = run.accounts()
+    books = _markdown(("account", "median ms", "total s", "share"), accounts.rows(" (traced steps)"))
     texts = {
         "run": _markdown(("", ""), state.items()),
         "configuration": _markdown(("setting", "value"), _texts(run.config)),
         "environment": _markdown(("", "value"), _texts(run.environment)),
-        "books": _books(run),
+        "books": books if accounts.wall.count else "no training steps",
     }
     for tag, words in texts.items():
         event = board.event.Event(wall_time=begun)
@@ -140,20 +117,7 @@ def _about(board: Any, run: Run) -> Iterator[Any]:
         tensor = board.tensor.TensorProto(dtype=board.types.DT_STRING, string_val=[words.encode()])
         event.summary.value.add(tag=tag, metadata=metadata, tensor=tensor)
         yield event
-    yield _session(board, begun, "SESSION_START_INFO_TAG", session_start_info=_start(board, run))
-    if run.status != "running":
-        api, ended = board.hparams_api, ended_s(run)
-        status = api.STATUS_SUCCESS if run.status == "finished" else api.STATUS_FAILURE
-        end = board.hparams_data.SessionEndInfo(status=status, end_time_secs=ended)
-        yield _session(board, ended, "SESSION_END_INFO_TAG", session_end_info=end)
-
-
-def _texts(values: Mapping[str, Any]) -> list[tuple[str, str]]:
-    return [(name, as_text(value)) for name, value in settings(plain(values))]
-
-
-def _start(board: Any, run: Run) -> Any:
-    start = board.hparams_data.SessionStartInfo(start_time_secs=run.created.timestamp())
+    start = board.hparams_data.SessionStartInfo(start_time_secs=begun)
     for name, value in settings(plain(run.config)):
         if isinstance(value, bool):
             start.hparams[name].bool_value = value
@@ -161,7 +125,16 @@ def _start(board: Any, run: Run) -> Any:
             start.hparams[name].number_value = value
         else:
             start.hparams[name].string_value = as_text(value)
-    return start
+    yield _session(board, begun, "SESSION_START_INFO_TAG", session_start_info=start)
+    if run.status != "running":
+        api, ended = board.hparams_api, ended_s(run)
+        status = api.STATUS_SUCCESS if run.status == "finished" else api.STATUS_FAILURE
+        end = board.hparams_data.SessionEndInfo(status=status, end_time_secs=ended)
+        yield _session(board, ended, "SESSION_END_INFO_TAG", session_end_info=end)
+
+
+def _texts(values: dict[str, Any]) -> Iterator[tuple[str, str]]:
+    return ((name, as_text(value)) for name, value in settings(plain(values)))
 
 
 def _session(board: Any, begun: float, tag: str, **content: Any) -> Any:
@@ -171,21 +144,6 @@ def _session(board: Any, begun: float, tag: str, **content: Any) -> Any:
     tag = getattr(board.hparams, tag)
     event.summary.value.add(tag=tag, metadata=metadata, tensor=board.hparams.NULL_TENSOR)
     return event
-
-
-def _books(run: Run) -> str:
-    """The accounts of the training steps, which add up to their wall time."""
-    accounts = run.accounts()
-    if not accounts.wall.count:
-        return "no training steps"
-    rows = []
-    for account in accounts.values():
-        total = "-" if math.isnan(account.total_s) else f"{account.total_s:.3f}"
-        name = account.account.value + (" (traced steps)" if account.traced else "")
-        rows.append((name, text_table.spread(account.seconds), total, text_table.share(account.share)))
-    wall = accounts.wall
-    rows.append(("wall", text_table.spread(wall), f"{wall.mean * wall.count:.3f}", "100.0%"))
-    return _markdown(("account", "median ms", "total s", "share"), rows)
 
 
 def _markdown(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:

@@ -9,25 +9,29 @@ what the CPU computes while the GPU is idle, mostly before its first kernel.
 from __future__ import annotations
 
 import re
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from laptime.errors import DataError
 from laptime.files.text import one_line
-from laptime.model import Account, LayerTime, Step
-from laptime.runs.importers.imported import Collected
-from laptime.runs.importers.json_values import finite, integer, mapping, thread_id
-from laptime.runs.importers.json_values import name as name_of
-from laptime.runs.importers.source import ChromeTrace
-from laptime.runs.importers.tensorflow_scopes import ScopeOwner, Scopes, TracedOperation
+from laptime.model import Account, Phase
+from laptime.model.layers import LOSS_LAYER, OTHER_LAYER
+from laptime.runs.importers.imported import Collected, Share
+from laptime.runs.importers.source import ChromeTrace, integer, mapping, name_of, span, thread_id
+from laptime.runs.importers.trace_events import Event, Owner
 
-_S = 1e-6
 _DEVICE = re.compile(r"(?:device:|/(?=[cg]pu:))(\w+):(\d+)(/stream:\w+|/memcpy)?.*\bCompute$")
 _WAITS = re.compile(r"^_(Host)?(Recv|Send)$")  # of a CPU: for a device, so that it computes nothing
 _ALL = "/stream:all"
+_WRAPPERS = re.compile(r"^(ConstantFolding|PartitionedCall|StatefulPartitionedCall|tower_\d+|replica_\d+)/")
+_TAPE = re.compile(r"^(gradients|gradient_tape)(_\d+)?/")
+_UPDATE = re.compile(r"(?:^|/)update_([^/]+)")
+_SLOT = re.compile(r"/(Momentum|Adam|Adagrad|Adadelta|RMSProp|Ftrl)(_\d+)?$")
+_LOSS = re.compile(r"loss|cross_?entropy|xentropy", re.IGNORECASE)
+_INPUT = re.compile(r"IteratorGetNext|Dequeue|ReaderRead|DecodeJpeg|_Arg|_Recv|_HostRecv")
+_COPIES = re.compile(r"MEMCPY|Memcpy|_Send|_HostSend")
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,8 +39,8 @@ class TraceDevice:
     """What a device ran in one timeline, what its host computed, and when the first and last of all was."""
 
     name: str
-    ran: list[TracedOperation]
-    host: list[TracedOperation]
+    ran: list[Event]
+    host: list[Event]
     begin: float
     end: float
 
@@ -49,13 +53,12 @@ def is_timeline(text: str) -> bool:
 def read(files: Iterable[Path]) -> Collected:
     """A step per file and device."""
     collected = Collected(source="tensorflow")
-    steps = [(number, _devices(file)) for number, file in enumerate(files)]
-    of_steps = [device for _, devices in steps for device in devices]
+    steps = [_devices(file) for file in files]
     scopes = Scopes(
-        [operation for device in of_steps for operation in device.ran],
-        [operation for device in of_steps for operation in device.host],
+        [operation for devices in steps for device in devices for operation in device.ran],
+        [operation for devices in steps for device in devices for operation in device.host],
     )
-    for number, devices in steps:
+    for number, devices in enumerate(steps):
         for rank, device in enumerate(devices):
             _step(collected, scopes, number, rank, device)
     collected.device = {"type": "cuda" if collected.steps[0].device.startswith("gpu") else "cpu"}
@@ -74,24 +77,18 @@ def _devices(file: Path) -> list[TraceDevice]:
         )
     gpus = {name: by_row for name, by_row in rows.items() if name.startswith("gpu")}
     streams = {name: by_row for name, by_row in gpus.items() if any("/stream" in row for row in by_row)}
-    host = [
-        operation
-        for name, by_row in rows.items()
-        if name.startswith("cpu")
-        for operation in by_row.get("", [])
-    ]
+    host = [each for name, by_row in rows.items() if name.startswith("cpu") for each in by_row.get("", [])]
+    computing = [operation for operation in host if not _WAITS.match(operation.kind)]
     devices = []
     for name, by_row in sorted((streams or gpus or rows).items()):
-        computed = (
-            [operation for operation in host if not _WAITS.match(operation.kind)] if name in gpus else []
-        )
+        computed = computing if name in gpus else []
         every = [operation for operations in by_row.values() for operation in operations] + computed
         begin, end = min(operation.start for operation in every), max(operation.end for operation in every)
         devices.append(TraceDevice(name, _ran(by_row), computed, begin, end))
     return devices
 
 
-def _rows(file: Path) -> dict[str, dict[str, list[TracedOperation]]]:
+def _rows(file: Path) -> dict[str, dict[str, list[Event]]]:
     """Operations by device and by its rows: its streams, its copies, and what the host did for it ("")."""
     names: dict[int | str, str] = {}
     waiting = []
@@ -100,97 +97,109 @@ def _rows(file: Path) -> dict[str, dict[str, list[TracedOperation]]]:
             names[thread_id(event.get("pid"))] = name_of(mapping(event.get("args")).get("name"))
         elif event.get("ph") == "X" and event.get("cat") == "Op":
             waiting.append(event)
-    rows: dict[str, dict[str, list[TracedOperation]]] = {}
+    rows: dict[str, dict[str, list[Event]]] = {}
     for event in waiting:
         device = _DEVICE.search(names.get(thread_id(event.get("pid")), ""))
-        operation = _operation(event)
-        if device is not None and operation is not None:
+        times = span(event)
+        if device is not None and times is not None:
+            args = mapping(event.get("args"))
+            name = name_of(args.get("name") or event.get("name")).partition(":")[0]
+            kind = name_of(args.get("op") or event.get("name"))
             by_row = rows.setdefault(f"{device[1].lower()}:{device[2]}", {})
+            operation = Event(name, 0, *times, stream=integer(event.get("tid"), 0), kind=kind)
             by_row.setdefault(device[3] or "", []).append(operation)
     return rows
 
 
-def _ran(rows: Mapping[str, list[TracedOperation]]) -> list[TracedOperation]:
+def _ran(rows: Mapping[str, list[Event]]) -> list[Event]:
     """What the device ran, each once: `stream:all` repeats the other streams, and those the copies."""
     order = sorted((row for row in rows if row), key=lambda row: (row != _ALL, row == "/memcpy", row))
     if not any("/stream" in row for row in order):
         return rows.get("", []) or [operation for row in order for operation in rows[row]]
-    ran: list[TracedOperation] = []
+    ran: list[Event] = []
     for row in order:
         known = {(operation.start, operation.end) for operation in ran}
         ran += [operation for operation in rows[row] if (operation.start, operation.end) not in known]
     return ran
 
 
-def _operation(event: dict[str, Any]) -> TracedOperation | None:
-    start, duration = finite(event.get("ts", 0)), finite(event.get("dur", 0))
-    if start is None or duration is None:
-        return None
-    args = mapping(event.get("args"))
-    name = name_of(args.get("name") or event.get("name")).partition(":")[0]
-    kind = name_of(args.get("op") or event.get("name"))
-    return TracedOperation(name, kind, integer(event.get("tid"), 0), start, start + max(0.0, duration))
+class Scopes:
+    """The layers of a graph: its outermost scopes, less one that all of them are in (`alexnet/conv1/…`)."""
+
+    def __init__(self, operations: Iterable[Event], host: Iterable[Event]) -> None:
+        first: dict[str, Event] = {}
+        for operation in operations:
+            first.setdefault(operation.name, operation)
+        kinds = {operation.name: operation.kind for operation in (*host, *first.values())}
+        # `Momentum` of `Momentum/update_conv1`: the optimizer's own constants are no layer
+        self._optimizers = {name.split("/update_")[0] for name in kinds if "/update_" in name}
+        # The scope that all others are in.
+        paths = [path for name in first if len(path := _path(name)[0]) > 1]
+        firsts = {path[0] for path in paths if not _LOSS.search(path[0])}
+        deep = {path[1] for path in paths if path[0] in firsts and len(path) > 2}
+        self._around = next(iter(firsts)) if len(firsts) == 1 and len(deep) > 1 else None
+        self._owners = {name: self._find_owner(name, kind) for name, kind in kinds.items()}
+        main: dict[str, Event] = {}
+        for operation in sorted(first.values(), key=lambda operation: -operation.length):
+            owner = self.owner(operation)
+            if owner.account is Account.FORWARD and owner.layer and owner.layer != OTHER_LAYER:
+                main.setdefault(owner.layer, operation)
+        # By when their main operation ran: variables are read in any order.
+        self.layers = sorted(main, key=lambda layer: main[layer].start)
+
+    def owner(self, operation: Event) -> Owner:
+        """What the operation is charged to."""
+        return self._owners[operation.name]
+
+    def _find_owner(self, name: str, kind: str) -> Owner:
+        path, phase = _path(name)
+        if name.split("/")[0] in self._optimizers and phase is Phase.FORWARD:
+            return Owner(Account.UPDATE, OTHER_LAYER)
+        if _COPIES.search(kind) or _COPIES.search(name):
+            return Owner(Account.COPY)
+        if _INPUT.search(kind) and len(path) == 1:
+            return Owner(Account.DATA_WAIT)
+        scopes = path[1:] if path[0] == self._around else path
+        layer = scopes[0] if len(scopes) > 1 else OTHER_LAYER
+        account = Account(phase.value)
+        if _LOSS.search(layer) or (layer == OTHER_LAYER and _LOSS.search(name)):
+            return Owner(Account.LOSS if phase is Phase.FORWARD else account, LOSS_LAYER)
+        return Owner(account, layer)
 
 
-def _step(found: Collected, scopes: Scopes, number: int, rank: int, device: TraceDevice) -> None:
+def _path(name: str) -> tuple[list[str], Phase]:
+    """The scopes that an operation lies in, and its phase."""
+    name = _unwrapped(name)
+    if update := _UPDATE.search(name):
+        return [*(name[update.start(1) :].split("/")), ""], Phase.UPDATE
+    if _TAPE.search(name) or "_grad/" in name:
+        return _unwrapped(_TAPE.sub("", name)).split("/"), Phase.BACKWARD
+    return name.split("/"), Phase.UPDATE if _SLOT.search(name) else Phase.FORWARD
+
+
+def _unwrapped(name: str) -> str:
+    while (shorter := _WRAPPERS.sub("", name)) != name:
+        name = shorter
+    return name
+
+
+def _step(collected: Collected, scopes: Scopes, number: int, rank: int, device: TraceDevice) -> None:
     shares, idle, together = _shares(device, scopes)
     if together > 1.05:
-        found.note(f"{together:.1f} operations ran at a time: layers share the time they have in common")
-    accounts: dict[Account, float] = defaultdict(float)
-    first: dict[ScopeOwner, float] = {}
-    calls: dict[ScopeOwner, int] = defaultdict(int)
-    for operation in sorted([*device.ran, *device.host], key=lambda operation: operation.start):
-        owner = scopes.owner(operation)
-        first.setdefault(owner, operation.start)
+        collected.note(f"{together:.1f} operations ran at a time: layers share the time they have in common")
+    calls: Counter[Owner] = Counter()
+    for each in sorted([*device.ran, *device.host], key=lambda operation: operation.start):
+        owner = scopes.owner(each)
         calls[owner] += 1
-    for operation in [*device.ran, *(device.host if rank == 0 else ())]:  # the host is of all ranks
-        _kernel(found, number, rank, scopes.owner(operation), operation)
-    for owner, length in shares.items():
-        accounts[owner.account] += length * _S
-        if owner.phase is not None:
-            found.layers.append(
-                LayerTime(
-                    step=number,
-                    rank=rank,
-                    layer=owner.layer,
-                    phase=owner.phase,
-                    start_s=first[owner] * _S,
-                    seconds=length * _S,
-                    calls=calls[owner],
-                    busy_s=length * _S,
-                    idle_s=0.0,
-                )
-            )
-    accounts[Account.IDLE] = idle * _S
-    found.steps.append(
-        Step.closed(
-            step=number,
-            optimizer_step=number,
-            rank=rank,
-            device=device.name,
-            start_s=device.begin * _S,
-            wall_s=(device.end - device.begin) * _S,
-            seconds=accounts,
-            instrumented=True,
-        )
-    )
+        if owner in shares and calls[owner] == 1:
+            shares[owner].begin = each.start
+    for each in [*device.ran, *(device.host if rank == 0 else ())]:  # the host is of all ranks
+        collected.add_kernel(number, rank, scopes.owner(each), each, "operator")
+    shares[Owner(Account.IDLE)] = Share(begin=device.begin, idle=idle)
+    collected.add_step(number, rank, device.name, (device.begin, device.end), shares, calls)
 
 
-def _kernel(found: Collected, number: int, rank: int, owner: ScopeOwner, one: TracedOperation) -> None:
-    found.add_kernel(
-        step=number,
-        rank=rank,
-        layer=owner.layer,
-        phase=owner.account.value,
-        kind="operator",
-        name=one.name,
-        stream=one.lane,
-        start_s=one.start * _S,
-        seconds=(one.end - one.start) * _S,
-    )
-
-
-def _shares(device: TraceDevice, scopes: Scopes) -> tuple[dict[ScopeOwner, float], float, float]:
+def _shares(device: TraceDevice, scopes: Scopes) -> tuple[dict[Owner, Share], float, float]:
     """Time by owner, the time in which nothing ran, and how many of the device's operations ran at a time.
 
     The host's operations have only the time in which the device runs nothing.
@@ -204,13 +213,14 @@ def _shares(device: TraceDevice, scopes: Scopes) -> tuple[dict[ScopeOwner, float
         ],
         key=lambda moment: moment[0],
     )
-    shares: dict[ScopeOwner, float] = {owner: 0.0 for _, _, ours, owner in moments if ours}
-    running: dict[bool, Counter[ScopeOwner]] = {True: Counter(), False: Counter()}
+    shares = {owner: Share(begin=device.begin) for _, _, ours, owner in moments if ours}
+    running: dict[bool, Counter[Owner]] = {True: Counter(), False: Counter()}
     busy, idle, before = 0.0, device.end - moments[-1][0], device.begin
     for moment, change, ours, owner in moments:
         now = running[True] or running[False]
         for sharer, many in now.items():
-            shares[sharer] = shares.get(sharer, 0.0) + (moment - before) * many / now.total()
+            share = shares.setdefault(sharer, Share(begin=device.begin))
+            share.busy += (moment - before) * many / now.total()
         busy += moment - before if running[True] else 0.0
         idle += 0.0 if now else moment - before
         running[ours][owner] += change

@@ -14,16 +14,16 @@ from bisect import bisect_left, bisect_right
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from enum import IntEnum
 from itertools import accumulate, pairwise
 
-from laptime.model import COMPUTE
-from laptime.model.intervals import union
+from laptime.model import COMPUTE, Account
+from laptime.model.layers import union
 from laptime.runs.importers.host_turns import Turns
-from laptime.runs.importers.owners import COMMUNICATION, NOBODY, Owner
-from laptime.runs.importers.trace_events import Event
+from laptime.runs.importers.trace_events import NOBODY, Event, Owner
 
 Interval = tuple[float, float]
+
+_COMMUNICATION = Owner(Account.COMMUNICATION)
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,10 +33,6 @@ class Piece:
     owner: Owner
     asked: float  # -inf: before the trace began
     event: Event
-
-    @property
-    def communicates(self) -> bool:
-        return self.event.communicates
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,24 +45,19 @@ class Segment:
     busy: bool
 
 
-class _Rank(IntEnum):
-    """Of what runs side by side, the lowest has the time."""
-
-    COMPUTE = 0
-    OTHER = 1
-    UNOWNED = 2
-    COMMUNICATION = 3
-
-
 class TraceTimeline:
-    """The segments of a trace, in order and without gaps, and where its steps begin on it."""
+    """The segments of a trace, in order and without gaps, and where its steps begin on it.
 
-    def __init__(self, segments: Iterable[Segment], pieces: Sequence[Piece] = ()) -> None:
-        self._segments = list(segments)
+    `pieces` are in the order they were asked for; with `on_device` a device ran them, else the host did.
+    """
+
+    def __init__(self, pieces: Sequence[Piece], turns: Turns, extent: Interval, *, on_device: bool) -> None:
+        segments = _device_segments if on_device else _host_segments
+        self._segments = list(segments(pieces, turns, extent))
         self._ends = [segment.end for segment in self._segments]
-        work = [piece for piece in pieces if not piece.communicates]
-        exchange = [piece for piece in pieces if piece.communicates]
-        self._work, self._exchange = _Done(work), _Done(exchange)
+        work = [piece for piece in pieces if on_device and not piece.event.communicates]
+        self._work = _Done(work)
+        self._exchange = _Done([piece for piece in pieces if on_device and piece.event.communicates])
         self._asked = [piece.asked for piece in work]
         starts = [piece.event.start for piece in reversed(work)]
         self._next_start = [*accumulate(starts, min)][::-1]
@@ -101,12 +92,8 @@ class _Done:
         return self._ends[before - 1] if before else -math.inf
 
 
-def host_timeline(pieces: Sequence[Piece], turns: Turns, extent: Interval) -> TraceTimeline:
+def _host_segments(pieces: Iterable[Piece], turns: Turns, extent: Interval) -> Iterator[Segment]:
     """A CPU's time: a moment is its turn's, busy where an operator runs."""
-    return TraceTimeline(_host_segments(pieces, turns, extent))
-
-
-def _host_segments(pieces: Sequence[Piece], turns: Turns, extent: Interval) -> Iterator[Segment]:
     at = extent[0]
     for start, end in union((piece.event.start, piece.event.end) for piece in pieces):
         yield from _by_turns(turns, at, start, busy=False)
@@ -115,19 +102,21 @@ def _host_segments(pieces: Sequence[Piece], turns: Turns, extent: Interval) -> I
     yield from _by_turns(turns, at, extent[1], busy=False)
 
 
-def device_timeline(pieces: Sequence[Piece], turns: Turns, extent: Interval) -> TraceTimeline:
-    """A device's time, from pieces in the order they were asked for."""
-    return TraceTimeline(_device_segments(pieces, turns, extent), pieces)
-
-
 def _device_segments(pieces: Sequence[Piece], turns: Turns, extent: Interval) -> Iterator[Segment]:
-    work = sorted((piece for piece in pieces if not piece.communicates), key=lambda piece: piece.event.start)
+    work = [piece for piece in pieces if not piece.event.communicates]
+    work.sort(key=lambda piece: piece.event.start)
     starts = [piece.event.start for piece in work]
     at = extent[0]
     for start, end, owners in _running(pieces):
-        if start > at:
+        if start > at:  # nothing runs before the kernel that follows
             place = bisect_left(starts, start)
-            yield from _waiting(turns, at, start, work[place] if place < len(work) else None)
+            following = work[place] if place < len(work) else None
+            asked = start
+            if following is not None and following.owner != NOBODY:
+                asked = min(max(following.asked, at), start)
+            yield from _by_turns(turns, at, asked, busy=False)
+            if following is not None and asked < start:
+                yield Segment(asked, start, following.owner, False)
         share = (end - start) / len(owners)
         for place, owner in enumerate(owners):
             yield Segment(start + place * share, start + (place + 1) * share, owner, True)
@@ -137,38 +126,29 @@ def _device_segments(pieces: Sequence[Piece], turns: Turns, extent: Interval) ->
 
 def _running(pieces: Iterable[Piece]) -> Iterator[tuple[float, float, list[Owner]]]:
     """Stretches in which something runs, in order, and who has the time of each."""
-    moments: list[tuple[float, int, _Rank, Owner]] = []
+    moments: list[tuple[float, int, int, Owner]] = []
     for piece in pieces:
         if piece.event.end > piece.event.start:
             rank, owner = _ranked(piece)
             moments += [(piece.event.start, 1, rank, owner), (piece.event.end, -1, rank, owner)]
     moments.sort(key=lambda moment: moment[0])
-    running: dict[_Rank, Counter[Owner]] = {rank: Counter() for rank in _Rank}
+    running: list[Counter[Owner]] = [Counter() for _ in range(4)]  # by rank
     for (start, change, rank, owner), (end, *_) in pairwise(moments):
         running[rank][owner] += change
         if not running[rank][owner]:
             del running[rank][owner]
-        first = next((owners for owners in running.values() if owners), None)
+        first = next((owners for owners in running if owners), None)
         if first is not None and end > start:
             yield start, end, list(first)
 
 
-def _ranked(piece: Piece) -> tuple[_Rank, Owner]:
-    if piece.communicates:
-        return _Rank.COMMUNICATION, COMMUNICATION
+def _ranked(piece: Piece) -> tuple[int, Owner]:
+    """The lowest rank has the time: computation, copies, what is nobody's, communication."""
+    if piece.event.communicates:
+        return 3, _COMMUNICATION
     if piece.owner == NOBODY:
-        return _Rank.UNOWNED, NOBODY
-    return (_Rank.COMPUTE if piece.owner.account in COMPUTE else _Rank.OTHER), piece.owner
-
-
-def _waiting(turns: Turns, start: float, end: float, following: Piece | None) -> Iterator[Segment]:
-    """Time in which nothing runs, before the kernel that follows."""
-    asked = end
-    if following is not None and following.owner != NOBODY:
-        asked = min(max(following.asked, start), end)
-    yield from _by_turns(turns, start, asked, busy=False)
-    if following is not None and asked < end:
-        yield Segment(asked, end, following.owner, False)
+        return 2, NOBODY
+    return int(piece.owner.account not in COMPUTE), piece.owner
 
 
 def _by_turns(turns: Turns, start: float, end: float, *, busy: bool) -> Iterator[Segment]:

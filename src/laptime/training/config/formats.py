@@ -1,7 +1,7 @@
 """TOML, YAML and XML as one kind of tree: tables, lists and values.
 
 XML has two spellings, which may be mixed: elements nested like the schema, and the element names of the XML
-format of the Zener thesis, which stand at the top.
+format of the thesis (recipes/README.md), which stand at the top.
 """
 
 from __future__ import annotations
@@ -17,28 +17,26 @@ from laptime.files.parse import parse_toml, parse_xml, parse_yaml
 from laptime.files.read import KIB, read_bytes
 from laptime.files.text import first_line, one_line
 from laptime.training.config import fields
-from laptime.training.config.notation import text_of
 
 Tree = dict[Any, Any]
 _MOST_BYTES = 256 * KIB  # the YAML parser takes 10 s for a MiB
+_SUFFIXES = ".toml, .yaml, .yml or .xml"
 
 
 def read_tree(path: Path) -> Tree:
     """The file as a tree of tables; the suffix tells its format."""
     data, where = _bytes(path), one_line(path)
-    read = _FORMATS.get(path.suffix.lower())
-    if read is None:
-        raise ConfigError(
-            f"{where}: {one_line(path.suffix) or 'no suffix'} is no known format; name it {_suffixes()}"
-        )
+    if path.suffix.lower() not in _FORMATS:
+        suffix = one_line(path.suffix) or "no suffix"
+        raise ConfigError(f"{where}: {suffix} is no known format; name it {_SUFFIXES}")
+    name, read = _FORMATS[path.suffix.lower()]
     try:
         tree = read(data)
     except UnicodeDecodeError as error:
         raise ConfigError(f"{where}: byte {error.start} is no UTF-8; save the file as UTF-8") from None
     except Exception as error:  # parsers raise errors of many classes
-        raise ConfigError(
-            f"{where}: {_name(path)} cannot be read: {first_line(error)[:200]}; correct it there"
-        ) from None
+        reason = first_line(error)[:200]
+        raise ConfigError(f"{where}: {name} cannot be read: {reason}; correct it there") from None
     if tree is None:
         return {}
     if not isinstance(tree, dict):
@@ -52,31 +50,18 @@ def _bytes(path: Path) -> bytes:
     try:
         return read_bytes(path, most=_MOST_BYTES)
     except FileNotFoundError:
-        raise ConfigError(f"{one_line(path)} does not exist; {_neighbour(path)}") from None
+        folder = path.parent
+        names = [file.name for file in (folder.iterdir() if folder.is_dir() else ())]
+        here = [name for name in names if Path(name).suffix.lower() in _FORMATS]
+        exact = [name for name in here if Path(name).stem == path.name]
+        near = exact or difflib.get_close_matches(path.name, here, n=1)
+        advice = f"did you mean {one_line(folder / near[0])}?" if near else f"name a {_SUFFIXES} file"
+        raise ConfigError(f"{one_line(path)} does not exist; {advice}") from None
     except IsADirectoryError:
-        raise ConfigError(f"{one_line(path)} is a folder; name a {_suffixes()} file in it") from None
+        raise ConfigError(f"{one_line(path)} is a folder; name a {_SUFFIXES} file in it") from None
     except (OSError, ValueError) as error:
         why = first_line(error)
         raise ConfigError(f"{one_line(path)[:200]} cannot be read ({why}); name another file") from None
-
-
-def _neighbour(path: Path) -> str:
-    folder = path.parent
-    here = (
-        [file.name for file in folder.iterdir() if file.suffix.lower() in _FORMATS] if folder.is_dir() else []
-    )
-    exact = [name for name in here if Path(name).stem == path.name]
-    near = exact or difflib.get_close_matches(path.name, here, n=1)
-    return f"did you mean {one_line(folder / near[0])}?" if near else f"name a {_suffixes()} file"
-
-
-def _suffixes() -> str:
-    *most, last = (suffix for suffix in _FORMATS)
-    return f"{', '.join(most)} or {last}"
-
-
-def _name(path: Path) -> str:
-    return "YAML" if path.suffix.lower() in (".yaml", ".yml") else path.suffix[1:].upper()
 
 
 # -- XML -----------------------------------------------------------------------------------------------------
@@ -128,11 +113,8 @@ def _from_xml(data: bytes) -> Tree:
 def _table(element: Element, path: str) -> Tree:
     """Attributes and elements alike are keys."""
     table: Tree = {}
-    children: list[tuple[str, Element | str]] = [
-        *element.attrib.items(),
-        *((inner.tag, inner) for inner in element),
-    ]
-    for name, inside in children:
+    children: list[tuple[str, Element | str]] = [*element.attrib.items()]
+    for name, inside in children + [(inner.tag, inner) for inner in element]:
         top = not path and name not in fields.sections()
         key = _KEYS[_bare(name)] if top and _bare(name) in _KEYS else name.replace("-", "_")
         if key in table:
@@ -145,7 +127,7 @@ def _value(inside: Element | str, path: str) -> Any:
     """Text, a list of items, or a table."""
     text = (inside if isinstance(inside, str) else inside.text or "").strip()
     if isinstance(inside, str) or not (len(inside) or inside.attrib):
-        return text_of(path, text) if path != fields.OPTIONS else text
+        return fields.literal(text) if path.startswith(f"{fields.OPTIONS}.") else text
     if fields.takes_several(path):
         return [(item.text or "").strip() for item in inside]
     if text:
@@ -153,9 +135,9 @@ def _value(inside: Element | str, path: str) -> Any:
     return _table(inside, path)
 
 
-_FORMATS: dict[str, Callable[[bytes], Any]] = {
-    ".toml": parse_toml,
-    ".yaml": parse_yaml,
-    ".yml": parse_yaml,
-    ".xml": _from_xml,
+_FORMATS: dict[str, tuple[str, Callable[[bytes], Any]]] = {
+    ".toml": ("TOML", parse_toml),
+    ".yaml": ("YAML", parse_yaml),
+    ".yml": ("YAML", parse_yaml),
+    ".xml": ("XML", _from_xml),
 }

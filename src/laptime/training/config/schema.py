@@ -1,19 +1,18 @@
 """The schema of a training's configuration: the one source of keys, types, bounds, defaults and meanings.
 
-Sections that belong to a register stand beside it: `data.kinds`, `optimizers`, `schedules`, `losses`.
+Sections that belong to a register stand beside it: `data.kinds` and `optimizers`.
 """
 
 from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, PositiveInt, model_validator
+from pydantic import AfterValidator, Field, PositiveInt
 
 from laptime.training.config_section import ConfigSection, Count, Seed, Share
 from laptime.training.data.kinds import DataConfig
-from laptime.training.losses import LossConfig
-from laptime.training.optimizers import OptimizerConfig
-from laptime.training.schedules import ScheduleConfig
+from laptime.training.optimizers import LossConfig, OptimizerConfig, ScheduleConfig
+from laptime.training.parallel import ParallelConfig
 
 
 class NetworkConfig(ConfigSection):
@@ -46,6 +45,26 @@ class LoaderConfig(ConfigSection):
     """Leave out a last batch that is not full."""
 
 
+class UntilConfig(ConfigSection):
+    """A target: the training ends when a validation reaches it. One of the two, or none."""
+
+    loss: Annotated[float, Field(gt=0)] | None = None
+    """End when the validation loss is at most this."""
+    top1: Annotated[float, Field(gt=0, le=1)] | None = None
+    """End when the validation's top-1 accuracy is at least this."""
+
+    @property
+    def metric(self) -> str | None:
+        """What the target is of; None without a target."""
+        return next((name for name in ("loss", "top1") if getattr(self, name) is not None), None)
+
+    def reached(self, *, loss: float, top1: float) -> bool:
+        """Whether a validation with these results reaches the target."""
+        if self.loss is not None:
+            return loss <= self.loss
+        return self.top1 is not None and top1 >= self.top1
+
+
 class TrainConfig(ConfigSection):
     """The loop."""
 
@@ -55,6 +74,7 @@ class TrainConfig(ConfigSection):
     """Times through the data."""
     steps: PositiveInt | None = None
     """Stop after this many training steps, whatever the epochs."""
+    until: UntilConfig = UntilConfig()
     accumulate: PositiveInt = 1
     """Steps whose gradients are summed for one update."""
     clip: Annotated[float, Field(gt=0)] | None = None
@@ -77,21 +97,21 @@ class TrainConfig(ConfigSection):
     """When a loss is NaN: stop, or go on."""
 
 
+def _not_one(folds: int) -> int:
+    if folds == 1:
+        raise ValueError("holds out everything; use 0 for none, or 2 and more")
+    return folds
+
+
 class ValidationConfig(ConfigSection):
     """Validation on data that is never trained on."""
 
     every: Count = 1
     """Epochs between two validations; 0: never."""
-    folds: Annotated[int, Field(ge=0, le=100)] = 0
+    folds: Annotated[int, Field(ge=0, le=100), AfterValidator(_not_one)] = 0
     """k-fold cross-validation: the data in k parts, each held out in turn; 0: no."""
     topn: Annotated[int, Field(ge=1, le=1000)] = 5
     """The n of top-n accuracy: the share of samples whose class is among the n highest scores."""
-
-    @model_validator(mode="after")
-    def _two_folds(self) -> ValidationConfig:
-        if self.folds == 1:
-            raise ValueError("folds = 1 holds out everything; use 0 for none, or 2 and more")
-        return self
 
 
 class CheckpointConfig(ConfigSection):
@@ -131,3 +151,4 @@ class Config(ConfigSection):
     validation: ValidationConfig = ValidationConfig()
     checkpoint: CheckpointConfig = CheckpointConfig()
     record: RecordConfig = RecordConfig()
+    parallel: ParallelConfig = ParallelConfig()

@@ -1,13 +1,19 @@
 """Images in folders, one folder per class, as in ImageNet.
 
-Batches are normalised float32, plain tensors that any network takes. They travel as bytes: see `floats`.
+Batches are normalised float32, plain tensors that any network takes. A batch of 64 colour images is 38 MB of
+floats. Fresh memory of that size costs more than the conversion, page by page (350 against 60 µs an image on
+a virtual machine), and memory shared between processes does too. So workers send bytes, which become floats
+on arrival, and arrays that nobody holds any more are written anew. For a GPU they stay bytes until they are
+there: a quarter of the copying, pinning and transfer.
 """
 
 from __future__ import annotations
 
+import math
 import os
-from functools import partial
-from pathlib import Path
+import sys
+from functools import cache, partial
+from threading import Lock
 from typing import Any
 
 import numpy as np
@@ -18,14 +24,31 @@ from torch.utils.data import Dataset, get_worker_info
 
 from laptime.recorder.backends import backend_of
 from laptime.training.data import Data, NetworkInput
-from laptime.training.data.crops import chances, middle, random_part
-from laptime.training.data.floats import FLOATS, Bytes, Sent, normalise, shared_bytes
-from laptime.training.data.images import DEVIATION, MEAN, Look, UnreadableImage, decoders, read_into
+from laptime.training.data.images import (
+    DEVIATION,
+    MEAN,
+    Pixels,
+    UnreadableImage,
+    chances,
+    decoders,
+    middle,
+    random_part,
+    read_into,
+)
 from laptime.training.data.kinds import FolderData
-from laptime.training.data.labels import names_of, read_labels
-from laptime.training.data.layout import ImageListing, classes, held_out, listing, roots
+from laptime.training.data.layout import (
+    ImageListing,
+    classes,
+    held_out,
+    listing,
+    names_of,
+    read_labels,
+    roots,
+)
 
 _NAMED = 5  # files that a report of problems names
+_MOST_KEPT = 4  # arrays of floats: the batch in use, the next one, and two on their way
+_OURS = 2  # references to an array that only the list holds: the list's, and the one that asks
 
 
 class ImageFolder(Dataset[Any]):
@@ -36,9 +59,15 @@ class ImageFolder(Dataset[Any]):
     """
 
     def __init__(
-        self, listing: ImageListing, look: Look, *, augment: str = "none", seed: int = 0, refuse: bool = False
+        self,
+        listing: ImageListing,
+        shape: tuple[int, int, int],
+        *,
+        augment: str = "none",
+        seed: int = 0,
+        refuse: bool = False,
     ) -> None:
-        self._root, self._look, self._augment = listing.root, look, augment
+        self._root, self._shape, self._augment = os.fsencode(listing.root), shape, augment
         self._seed, self._refuse = seed, refuse
         self._as_bytes = False
         # Bytes side by side: a million str objects would be copied into every worker as their counts change.
@@ -55,20 +84,21 @@ class ImageFolder(Dataset[Any]):
 
     def __getitems__(self, picks: list[int]) -> tuple[Tensor, Tensor]:
         labels = self.labels[torch.tensor(picks) % len(self)]
-        shape = (self._look.channels, self._look.size, self._look.size)
         drawn = chances(self._seed, picks, len(self)) if self._augment != "none" else [[]] * len(picks)
-        worker = get_worker_info() is not None
+        whole, worker = (len(picks), *self._shape), get_worker_info() is not None
         if worker or self._as_bytes:
-            whole = (len(picks), *shape)
-            sent = shared_bytes(whole) if worker else torch.empty(whole, dtype=torch.uint8)
+            sent = torch.empty(0 if worker else whole, dtype=torch.uint8)
+            if worker:  # memory that the other process can see: nothing is copied on the way there
+                shared = torch.UntypedStorage._new_shared(math.prod(whole), device="cpu")
+                sent = sent.set_(shared).view(whole)
             for out, pick, chance in zip(sent.numpy(), picks, drawn, strict=True):
                 self._read(out, pick % len(self), chance)
             packed = Bytes(sent) if self._as_bytes else Sent(sent)
             return packed, labels  # type: ignore[return-value]  # a tensor on arrival
-        images, pixels = FLOATS.tensor((len(picks), *shape)), np.empty(shape, np.uint8)
+        images, pixels = FLOATS.tensor(whole), np.empty(self._shape, np.uint8)
         for target, pick, chance in zip(images.numpy(), picks, drawn, strict=True):
             self._read(pixels, pick % len(self), chance)
-            normalise(pixels, target)  # while they are in the cache
+            _normalise(pixels, target)  # while they are in the cache
         return images, labels
 
     def plain(self) -> ImageFolder:
@@ -86,9 +116,9 @@ class ImageFolder(Dataset[Any]):
 
     def unreadable(self) -> list[str]:
         """The files that could not be read so far, in this process and in its workers."""
-        return [self._path(int(index)) for index in self._unreadable.nonzero()[:, 0]]
+        return [os.fsdecode(self._path(int(index))) for index in self._unreadable.nonzero()[:, 0]]
 
-    def _read(self, out: NDArray[np.uint8], index: int, chance: list[float]) -> None:
+    def _read(self, out: Pixels, index: int, chance: list[float]) -> None:
         label = int(self.labels[index])
         start, count = self._starts[label], self._counts[label]
         if self._augment == "none":
@@ -100,30 +130,22 @@ class ImageFolder(Dataset[Any]):
             if self._unreadable[candidate]:
                 continue
             try:
-                return read_into(
-                    out, os.path.join(self._root_bytes, self._files[candidate]), self._look, choose
-                )
+                return read_into(out, self._path(candidate), choose)
             except (OSError, UnreadableImage) as error:
-                self._note(candidate, error)
-        folder = os.path.dirname(self._path(index))
+                if self._refuse:
+                    why = (error.strerror if isinstance(error, OSError) else None) or error
+                    raise UnreadableImage(
+                        f"{os.fsdecode(self._path(candidate))} cannot be read ({why}); "
+                        "remove it, or set data.on_corrupt to skip"
+                    ) from None
+                self._unreadable[candidate] = 1
+        folder = os.fsdecode(os.path.dirname(self._path(index)))
         raise UnreadableImage(
             f"no image of {folder} can be read; replace them, or list the other classes in data.classes"
         )
 
-    def _note(self, index: int, error: Exception) -> None:
-        if self._refuse:
-            why = (error.strerror if isinstance(error, OSError) else None) or error
-            raise UnreadableImage(
-                f"{self._path(index)} cannot be read ({why}); remove it, or set data.on_corrupt to skip"
-            ) from None
-        self._unreadable[index] = 1
-
-    @property
-    def _root_bytes(self) -> bytes:
-        return os.fsencode(self._root)
-
-    def _path(self, index: int) -> str:
-        return os.path.join(self._root, os.fsdecode(self._files[index]))
+    def _path(self, index: int) -> bytes:
+        return os.path.join(self._root, self._files[index])
 
 
 def open_data(config: FolderData, wanted: NetworkInput) -> Data:
@@ -140,44 +162,121 @@ def open_data(config: FolderData, wanted: NetworkInput) -> Data:
     else:
         train, held = held_out(train, config.validation_share)
 
-    look = Look(size=config.size, channels=_channels(wanted))
+    grey = wanted.input is not None and len(wanted.input) == 3 and wanted.input[0] == 1
+    shape = (1 if grey else 3, config.size, config.size)
     refuse = config.on_corrupt == "refuse"
-    parts = [ImageFolder(train, look, augment=config.augment, seed=wanted.seed, refuse=refuse)]
+    parts = [ImageFolder(train, shape, augment=config.augment, seed=wanted.seed, refuse=refuse)]
     if sum(held.counts.values()):
-        parts.append(ImageFolder(held, look, refuse=refuse))
-    return Data(
-        train=parts[0],
-        validation=parts[1] if len(parts) > 1 else None,
-        classes=names,
-        facts=_facts(path, validation, train, held, dict(zip(chosen, names, strict=True))),
-        problems=lambda: _problems(parts),
-    )
-
-
-def _channels(wanted: NetworkInput) -> int:
-    """Grey for a network of one channel, colour for all others."""
-    return 1 if wanted.input is not None and len(wanted.input) == 3 and wanted.input[0] == 1 else 3
-
-
-def _facts(
-    path: Path, validation: Path | None, train: ImageListing, held: ImageListing, labels: dict[str, str]
-) -> dict[str, Any]:
-    return {
+        parts.append(ImageFolder(held, shape, refuse=refuse))
+    facts = {
         "path": str(path),
         "train_images": train.counts,
         "validation_images": held.counts,
         "validation_path": str(validation) if validation is not None else None,
-        "labels": labels,
+        "labels": dict(zip(chosen, names, strict=True)),
         "ignored_files": train.ignored + held.ignored,
         "mean": MEAN,
         "deviation": DEVIATION,
     }
 
+    def problems() -> list[str]:
+        unreadable = [file for part in parts for file in part.unreadable()]
+        if not unreadable:
+            return []
+        some = ", ".join(unreadable[:_NAMED]) + (", …" if len(unreadable) > _NAMED else "")
+        images = "1 image" if len(unreadable) == 1 else f"{len(unreadable)} images"
+        return [f"{images} could not be read, another of the class was taken instead: {some}"]
 
-def _problems(parts: list[ImageFolder]) -> list[str]:
-    unreadable = [file for part in parts for file in part.unreadable()]
-    if not unreadable:
-        return []
-    some = ", ".join(unreadable[:_NAMED]) + (", …" if len(unreadable) > _NAMED else "")
-    images = "1 image" if len(unreadable) == 1 else f"{len(unreadable)} images"
-    return [f"{images} could not be read, another of the class was taken instead: {some}"]
+    held_images = parts[1] if len(parts) > 1 else None
+    return Data(train=parts[0], validation=held_images, classes=names, facts=facts, problems=problems)
+
+
+# -- bytes to normalised floats ---------------------------------------------------------------------------
+
+
+class Floats:
+    """Tensors of uninitialised floats. An array is handed out again once no tensor looks at it.
+
+    A tensor made from an array holds a reference to it for as long as its memory is in use, by views and by
+    autograd too; so the number of references tells.
+    """
+
+    def __init__(self) -> None:
+        self._kept: list[NDArray[np.float32]] = []
+        self._lock = Lock()  # the thread that pins memory unpacks batches too
+
+    def tensor(self, shape: tuple[int, ...]) -> Tensor:
+        """An uninitialised tensor of this shape, in reused memory where possible."""
+        with self._lock:
+            for place in range(len(self._kept)):
+                if self._kept[place].shape == shape and sys.getrefcount(self._kept[place]) == _OURS:
+                    self._kept.append(self._kept.pop(place))  # the longest unused is the first to go
+                    return torch.from_numpy(self._kept[-1])
+            self._kept = [*self._kept[1 - _MOST_KEPT :], np.empty(shape, np.float32)]
+            return torch.from_numpy(self._kept[-1])
+
+
+FLOATS = Floats()
+"""Of this process."""
+
+
+class Sent:
+    """Images (samples, channels, height, width) sent to another process as bytes, unpickled as floats."""
+
+    def __init__(self, images: Tensor) -> None:
+        self._images = images
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _normalised, (self._images,)
+
+
+class Bytes:
+    """Images as bytes that become floats on the device they are moved to."""
+
+    def __init__(self, images: Tensor) -> None:
+        self._images = images
+
+    def __len__(self) -> int:
+        return len(self._images)
+
+    def pin_memory(self) -> Bytes:
+        """The same in page-locked memory; what a loader asks of a batch."""
+        return Bytes(self._images.pin_memory())
+
+    def to(self, device: torch.device, *, non_blocking: bool = False) -> Tensor:
+        """Normalised floats on the device."""
+        arrived = self._images.to(device, non_blocking=non_blocking)
+        scale, shift = _scales_on(arrived.shape[1], arrived.device)
+        floats: Tensor = arrived * scale
+        return floats.add_(shift)
+
+
+def _normalised(images: Tensor) -> Tensor:
+    """Images in bytes as floats of mean 0 and deviation 1, going by ImageNet's."""
+    floats = FLOATS.tensor(tuple(images.shape))
+    for image, out in zip(images.numpy(), floats.numpy(), strict=True):
+        _normalise(image, out)
+    return floats
+
+
+def _normalise(image: Pixels, out: NDArray[np.float32]) -> None:
+    """One image of (channels, height, width)."""
+    cv2 = decoders()[1]
+    for plane, target, (scale, shift) in zip(image, out, _scales(len(image)), strict=True):
+        # One pass; numpy would take three.
+        cv2.addWeighted(plane, scale, plane, 0.0, shift, dst=target, dtype=cv2.CV_32F)
+
+
+@cache
+def _scales(channels: int) -> tuple[tuple[float, float], ...]:
+    """What turns bytes into normalised numbers: byte · scale + shift."""
+    pairs = list(zip(MEAN, DEVIATION, strict=True))
+    if channels == 1:
+        pairs = [(sum(MEAN) / 3, sum(DEVIATION) / 3)]
+    return tuple((1 / (255 * deviation), -mean / deviation) for mean, deviation in pairs)
+
+
+@cache
+def _scales_on(channels: int, device: torch.device) -> Tensor:
+    """Scales and shifts, each of shape (channels, 1, 1)."""
+    return torch.tensor(_scales(channels), device=device).T[..., None, None]

@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from itertools import product
 from pathlib import Path
 from typing import Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
 from laptime.errors import DataError
 from laptime.training.data import zener
-from laptime.training.data.images import decoders
-
-Pixels = NDArray[np.uint8]
+from laptime.training.data.images import Pixels, decoders
 
 _QUALITY = 90  # with the texture below, about a byte for every three pixels: what ImageNet's files have
 _ENDINGS = {"png": ".png", "jpeg": ".jpg"}
@@ -28,19 +25,15 @@ def write_zener_folder(
     *,
     size: int = 32,
     noise: float = 0.1,
-    classes: Sequence[str] = zener.SYMBOLS,
     seed: int = 0,
     kind: Literal["png", "jpeg"] = "jpeg",
     tell: Callable[[str], None] = lambda symbol: None,
 ) -> dict[str, int]:
     """Zener cards as grey images, PATH/symbol/number.jpg; says how many of each symbol were written.
 
-    Of `count` cards each symbol has a fifth, the first ones one more where it does not divide; those of the
-    symbols in `classes` are written. `tell` hears of each.
+    Of `count` cards each symbol has a fifth, the first ones one more where it does not divide. `tell` hears
+    of each.
     """
-    unknown = [name for name in classes if name not in zener.SYMBOLS]
-    if unknown:
-        raise DataError(f"no card shows {unknown[0]!r}; the symbols are {', '.join(zener.SYMBOLS)}")
     # Of whole packs, since a part of one has some symbols more often than others.
     images, labels = zener.cards(-(-count // zener.PACK) * zener.PACK, size=size, noise=noise, seed=seed)
     fifth, more = divmod(count, len(zener.SYMBOLS))
@@ -49,12 +42,13 @@ def write_zener_folder(
 
     def files() -> Iterator[tuple[str, bytes]]:
         for label, name in enumerate(zener.SYMBOLS):
-            for number, card in enumerate(images[labels == label][: share[name]] if name in classes else ()):
-                yield f"{name}/{number + 1:0{digits}}{ending}", _encoded(_bytes(card[0]), kind)
+            for number, card in enumerate(images[labels == label][: share[name]], start=1):
+                pixels = np.rint(card[0] * 255).astype(np.uint8)[..., None]
+                yield f"{name}/{number:0{digits}}{ending}", _encoded(pixels, kind)
                 tell(name)
 
     _write(path, files())
-    return {name: share[name] for name in zener.SYMBOLS if name in classes}
+    return share
 
 
 def write_image_folder(
@@ -98,8 +92,7 @@ def _encoded(pixels: Pixels, kind: Literal["png", "jpeg"]) -> bytes:
     simplejpeg, cv2 = decoders()
     if kind == "png":
         return bytes(cv2.imencode(".png", pixels)[1])
-    grey = pixels.shape[2] == 1
-    colours = ("GRAY", "Gray") if grey else ("RGB", "420")
+    colours = ("GRAY", "Gray") if pixels.shape[2] == 1 else ("RGB", "420")
     return bytes(simplejpeg.encode_jpeg(pixels, _QUALITY, *colours))
 
 
@@ -120,7 +113,3 @@ def _texture(label: int, classes: int, size: tuple[int, int], random: np.random.
     image += 5 * random.standard_normal(image.shape, dtype=np.float32)
     pixels: Pixels = np.clip(image, 0, 255).astype(np.uint8)
     return pixels
-
-
-def _bytes(image: NDArray[np.float32]) -> Pixels:
-    return np.rint(image * 255).astype(np.uint8)[..., None]

@@ -1,4 +1,4 @@
-"""From an image file to pixels: read, decode no larger than needed, cut, resize.
+"""From an image file to pixels: read, decode no larger than needed, crop, resize.
 
 JPEGs go through libjpeg-turbo (simplejpeg) with its fast transform and upsampling, whose error is far below
 that of JPEG itself, and are decoded at 1/2, 1/4 or 1/8 where the part that is seen stays large enough: the
@@ -10,18 +10,18 @@ A rotation noted in EXIF is ignored, as ImageNet's networks were trained.
 from __future__ import annotations
 
 import io
-from collections.abc import Callable
-from dataclasses import dataclass
+import math
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from functools import cache
 from types import ModuleType
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from laptime.errors import DataError, MissingExtra
 from laptime.files.read import MIB, read_bytes
-from laptime.training.data.crops import Crop
 
 Pixels = NDArray[np.uint8]  # (height, width, channels), unless said otherwise
 
@@ -34,6 +34,15 @@ _MOST_BYTES = 256 * MIB  # packed
 _LARGEST_LINEAR = 2.0  # shrinking by more, two-by-two interpolation would skip pixels
 _FACTORS = (8, 4, 2)
 
+# A random part covers 8 to 100 % of the image and is 3:4 to 4:3, as for Inception (arXiv:1409.4842).
+_AREA = (0.08, 1.0)
+_RATIO = (3 / 4, 4 / 3)
+_ATTEMPTS = 10
+_MIDDLE = 224 / 256  # of the shorter side, as networks of 224 pixels are judged on images of 256
+CHANCES = 4 * _ATTEMPTS + 1
+"""Random numbers that a crop takes: four for each attempt, and one for mirroring."""
+_GOLDEN = np.uint64(0x9E3779B97F4A7C15)
+
 
 class UnreadableImage(DataError):
     """An image that no decoder takes.
@@ -45,64 +54,53 @@ class UnreadableImage(DataError):
         super().__init__(message.rsplit(f"{type(self).__name__}: ", 1)[-1].strip())
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Look:
-    """How an image is to look: pixels along a side, and channels: 3 for colour, 1 for grey."""
+def read_into(out: Pixels, path: bytes, choose: Callable[[int, int], Crop]) -> None:
+    """Write the part of an image that `choose(height, width)` names to `out`: (channels, size, size).
 
-    size: int
-    channels: int
-
-
-def read_into(out: Pixels, path: bytes, look: Look, choose: Callable[[int, int], Crop]) -> None:
-    """Write the part of an image that `choose(height, width)` names to (channels, size, size)."""
+    Three channels are colour, one is grey.
+    """
     data = read_bytes(path, most=_MOST_BYTES)
     if not data:
         raise UnreadableImage("the file is empty")
-    seen, part = _decoded(data, look, choose)
+    channels, size, _ = out.shape
+    seen, mirrored = _part_of(data, channels, size, choose)
     cv2 = decoders()[1]
-    shrink = max(seen.shape[0], seen.shape[1]) / look.size
-    how = cv2.INTER_LINEAR if shrink <= _LARGEST_LINEAR else cv2.INTER_AREA
-    sized = cv2.resize(seen, (look.size, look.size), interpolation=how)
-    if part.mirrored:
+    how = cv2.INTER_LINEAR if max(seen.shape[:2]) <= _LARGEST_LINEAR * size else cv2.INTER_AREA
+    sized = cv2.resize(seen, (size, size), interpolation=how)
+    if mirrored:
         sized = cv2.flip(sized, 1)
     cv2.split(sized, list(out))  # into the planes of `out`
 
 
-def _decoded(data: bytes, look: Look, choose: Callable[[int, int], Crop]) -> tuple[Pixels, Crop]:
-    """The part that is seen, at full size or a fraction, and where in the image it lies."""
+def _part_of(
+    data: bytes, channels: int, size: int, choose: Callable[[int, int], Crop]
+) -> tuple[Pixels, bool]:
+    """The part that is seen, at full size or a fraction, and whether it is mirrored."""
+    pixels: Pixels | None = None
+    height, width, part = 0, 0, Crop(0, 0, 0, 0)
     if data[:2] == b"\xff\xd8":
         simplejpeg = decoders()[0]
-        try:
+        with suppress(ValueError):  # Pillow forgives what is harmless, and says what is not
             height, width, colours, _ = simplejpeg.decode_jpeg_header(data)
             if colours not in ("CMYK", "YCCK") and 0 < height * width <= _MOST_PIXELS:
                 part = choose(height, width)
-                return _cut(_jpeg(data, height, width, part, look), part, height, width), part
-        except ValueError:
-            pass  # Pillow forgives what is harmless, and says what is not
-    pixels = _by_pillow(data, look.channels)
-    part = choose(*pixels.shape[:2])
-    return _cut(pixels, part, *pixels.shape[:2]), part
-
-
-def _jpeg(data: bytes, height: int, width: int, part: Crop, look: Look) -> Pixels:
-    fraction = next((f for f in _FACTORS if min(part.height, part.width) >= f * look.size), 1)
-    pixels: Pixels = decoders()[0].decode_jpeg(
-        data,
-        "RGB" if look.channels == 3 else "GRAY",
-        fastdct=True,
-        fastupsample=True,
-        min_height=-(-height // fraction),
-        min_width=-(-width // fraction),
-    )
-    return pixels
-
-
-def _cut(pixels: Pixels, part: Crop, height: int, width: int) -> Pixels:
-    """The part, out of an image that may have been decoded at a fraction of its height and width."""
+                fraction = next((f for f in _FACTORS if min(part.height, part.width) >= f * size), 1)
+                pixels = simplejpeg.decode_jpeg(
+                    data,
+                    "RGB" if channels == 3 else "GRAY",
+                    fastdct=True,
+                    fastupsample=True,
+                    min_height=-(-height // fraction),
+                    min_width=-(-width // fraction),
+                )
+    if pixels is None:
+        pixels = _by_pillow(data, channels)
+        height, width = pixels.shape[:2]
+        part = choose(height, width)
     down, across = pixels.shape[0] / height, pixels.shape[1] / width
     top, left = int(part.top * down), int(part.left * across)
     bottom, right = round((part.top + part.height) * down), round((part.left + part.width) * across)
-    return pixels[top : max(bottom, top + 1), left : max(right, left + 1)]
+    return pixels[top : max(bottom, top + 1), left : max(right, left + 1)], part.mirrored
 
 
 def _by_pillow(data: bytes, channels: int) -> Pixels:
@@ -138,12 +136,63 @@ def _flat_colours(image: Any, mode: str) -> Pixels:
 def decoders() -> tuple[ModuleType, ModuleType]:
     """simplejpeg and OpenCV, once they are needed."""
     try:
-        import simplejpeg  # type: ignore[import-untyped]
-    except ImportError:
-        raise MissingExtra("simplejpeg", "images") from None
-    try:
         import cv2
-    except ImportError:
-        raise MissingExtra("opencv-python-headless", "images") from None
+        import simplejpeg  # type: ignore[import-untyped]
+    except ImportError as error:
+        missing = "opencv-python-headless" if error.name == "cv2" else "simplejpeg"
+        raise MissingExtra(missing, "images") from None
     cv2.setNumThreads(1)  # loader workers are the parallelism; a pool of threads would not survive their fork
     return simplejpeg, cv2
+
+
+class Crop(NamedTuple):
+    """A rectangle of an image, in pixels, mirrored or not."""
+
+    top: int
+    left: int
+    height: int
+    width: int
+    mirrored: bool = False
+
+
+def middle(height: int, width: int) -> Crop:
+    """A square in the middle, a little smaller than the image."""
+    side = max(1, round(min(height, width) * _MIDDLE))
+    return Crop((height - side) // 2, (width - side) // 2, side, side)
+
+
+def random_part(height: int, width: int, chances: Sequence[float], *, mirror: bool) -> Crop:
+    """A crop of random area, shape and place; the largest possible one for very narrow images."""
+    mirrored = mirror and chances[-1] < 0.5
+    for attempt in range(0, 4 * _ATTEMPTS, 4):
+        area, ratio, top, left = chances[attempt : attempt + 4]
+        pixels = height * width * (_AREA[0] + (_AREA[1] - _AREA[0]) * area)
+        shape = _RATIO[0] * (_RATIO[1] / _RATIO[0]) ** ratio
+        across, down = round(math.sqrt(pixels * shape)), round(math.sqrt(pixels / shape))
+        if 0 < across <= width and 0 < down <= height:
+            place = int(top * (height - down + 1)), int(left * (width - across + 1))
+            return Crop(*place, down, across, mirrored)
+    across = max(1, min(width, round(height * _RATIO[1])))
+    down = max(1, min(height, round(width / _RATIO[0])))
+    return Crop((height - down) // 2, (width - across) // 2, down, across, mirrored)
+
+
+def chances(seed: int, picks: Sequence[int], samples: int) -> list[list[float]]:
+    """Numbers in [0, 1) for each pick that depend on nothing but the seed, the epoch and the index.
+
+    A hash, not a generator: no process has to know what another one drew (splitmix64, Steele et al. 2014).
+    """
+    chosen = np.asarray(picks, np.uint64)
+    count = np.uint64(samples)
+    key = _mixed(np.full(len(picks), seed % 2**64, np.uint64))
+    key = _mixed(_mixed(key + chosen // count) + chosen % count)
+    table = _mixed(key[:, None] + _GOLDEN * np.arange(1, CHANCES + 1, dtype=np.uint64))
+    drawn: list[list[float]] = ((table >> np.uint64(11)) * 2.0**-53).tolist()
+    return drawn
+
+
+def _mixed(number: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    number = number + _GOLDEN  # overflow wraps around, as splitmix64 needs
+    number = (number ^ (number >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    number = (number ^ (number >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return number ^ (number >> np.uint64(31))

@@ -14,9 +14,7 @@ class DataSection(ConfigSection):
     """What the checks of a configuration need to know of a kind of data, besides its keys."""
 
     images: ClassVar[bool] = True  # samples can be images
-    only_its_networks: ClassVar[bool] = (
-        False  # other networks cannot read it, and its networks read nothing else
-    )
+    only_its_networks: ClassVar[bool] = False  # others cannot read it, and its own read nothing else
     class_count: ClassVar[int | None] = None  # where it does not depend on the keys
 
 

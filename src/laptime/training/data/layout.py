@@ -1,15 +1,19 @@
-"""What lies in a folder of images: classes, their files, and which of them are held out."""
+"""What lies in a folder of images: classes, their readable names, their files, and which are held out."""
 
 from __future__ import annotations
 
 import difflib
 import hashlib
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from laptime.errors import DataError
+from laptime.files.parse import parse_json, parse_toml
+from laptime.files.read import read_text
+from laptime.files.text import first_line, one_line
 
 SUFFIXES = frozenset(
     {".jpg", ".jpeg", ".jpe", ".png", ".bmp", ".gif", ".tif", ".tiff", ".webp", ".ppm", ".pgm"}
@@ -71,23 +75,28 @@ def listing(root: Path, names: Sequence[str], *, per_class: int) -> ImageListing
     for name in names:
         if not (root / name).is_dir():
             raise DataError(f"{root} has no folder for class {name!r}; add it, or remove {root}")
-        files, others = _images(root / name)
-        if not files:
+        files = list(_files(root, f"{name}/"))
+        pictures = sorted(filter(_is_image, files))
+        ignored += len(files) - len(pictures)
+        if not pictures:
             raise DataError(
                 f"class {name!r} of {root} has no images; add some, remove the folder, "
                 "or list the other classes in data.classes"
             )
-        images[name] = [f"{name}/{file}" for file in sorted(files)[: per_class or None]]
-        ignored += others
+        images[name] = pictures[: per_class or None]
     return ImageListing(root=root, images=images, ignored=ignored)
 
 
 def held_out(whole: ImageListing, share: float) -> tuple[ImageListing, ImageListing]:
     """(the rest, `share` of each class), by a hash of the names: new files do not move old ones across."""
+
+    def by_hash(file: str) -> bytes:
+        return hashlib.blake2b(os.fsencode(file), digest_size=8).digest()
+
     rest: dict[str, list[str]] = {}
     held: dict[str, list[str]] = {}
     for name, files in whole.images.items():
-        chosen = set(sorted(files, key=_hash)[: held_of(len(files), share)])
+        chosen = set(sorted(files, key=by_hash)[: held_of(len(files), share)])
         held[name] = [file for file in files if file in chosen]
         rest[name] = [file for file in files if file not in chosen]
     return (
@@ -101,39 +110,65 @@ def held_of(count: int, share: float) -> int:
     return min(count - 1, max(1, round(count * share))) if share else 0
 
 
-def _hash(file: str) -> bytes:
-    return hashlib.blake2b(os.fsencode(file), digest_size=8).digest()
+def _is_image(name: str) -> bool:
+    return os.path.splitext(name)[1].lower() in SUFFIXES
+
+
+def _entries(folder: Path) -> list[os.DirEntry[str]]:
+    """What is in a folder, without hidden files: `._cat.jpg` is no image."""
+    try:
+        with os.scandir(folder) as entries:
+            return [entry for entry in entries if not entry.name.startswith(".")]
+    except OSError as error:
+        raise DataError(f"{folder} cannot be read ({error.strerror}); correct its permissions") from error
 
 
 def _folders(root: Path) -> list[str]:
-    try:
-        with os.scandir(root) as entries:
-            return sorted(
-                entry.name for entry in entries if entry.is_dir() and not entry.name.startswith(".")
-            )
-    except OSError as error:
-        raise DataError(f"{root} cannot be read ({error.strerror}); correct its permissions") from error
+    return sorted(entry.name for entry in _entries(root) if entry.is_dir())
 
 
-def _images(folder: Path, below: str = "") -> tuple[list[str], int]:
-    """Images of a class by their names' endings, in folders below it too, and how many files are none."""
-    names: list[str] = []
-    ignored = 0
+def _files(root: Path, below: str) -> Iterator[str]:
+    """Every file in a folder and the folders in it, as a path relative to `root`."""
+    for entry in _entries(root / below):
+        if entry.is_dir(follow_symlinks=False) and not _is_image(entry.name):
+            yield from _files(root, f"{below}{entry.name}/")
+        else:
+            yield below + entry.name
+
+
+def read_labels(path: Path) -> dict[str, str]:
+    """The dictionary in a file, TOML, JSON or lines of `folder name`; a `DataError` says what is wrong."""
+    shown = f"the label file {one_line(path)}"
+    reader = {".toml": parse_toml, ".json": parse_json}.get(path.suffix.lower(), _lines)
     try:
-        with os.scandir(folder / below) as entries:
-            for entry in entries:
-                if entry.name.startswith("."):  # such as `._cat.jpg`, which is no image
-                    continue
-                if os.path.splitext(entry.name)[1].lower() in SUFFIXES:
-                    names.append(below + entry.name)
-                elif entry.is_dir(follow_symlinks=False):
-                    more, others = _images(folder, f"{below}{entry.name}/")
-                    names += more
-                    ignored += others
-                else:
-                    ignored += 1
+        labels: Any = reader(read_text(path))
     except OSError as error:
+        raise DataError(f"{shown} cannot be read ({first_line(error)}); correct data.labels") from error
+    except ValueError as error:  # of UTF-8, of TOML and of JSON
+        raise DataError(f"{shown} is not what its name says ({first_line(error)}); correct it") from error
+    if not isinstance(labels, dict) or not all(isinstance(name, str) for name in labels.values()):
+        raise DataError(f"{shown} must hold one name for each folder, and nothing else")
+    if not labels:
+        raise DataError(f"{shown} is empty; write lines of `folder name`, or leave data.labels")
+    return labels
+
+
+def names_of(folders: Sequence[str], labels: dict[str, str], path: Path) -> tuple[str, ...]:
+    """The readable names of class folders; those the dictionary does not have keep their own."""
+    if not any(folder in labels for folder in folders):
         raise DataError(
-            f"{folder / below} cannot be read ({error.strerror}); correct its permissions"
-        ) from error
-    return names, ignored
+            f"the label file {path} names none of the classes, such as {folders[0]!r}; correct it"
+        )
+    return tuple(labels.get(folder, folder) for folder in folders)
+
+
+def _lines(text: str) -> dict[str, str]:
+    labels: dict[str, str] = {}
+    for number, line in enumerate(text.splitlines(), start=1):
+        folder, *name = line.split(maxsplit=1)[:2] or [""]
+        if not folder or folder.startswith("#"):
+            continue
+        if not name:
+            raise ValueError(f"line {number} has no name after {folder!r}")
+        labels[folder] = name[0].strip()
+    return labels

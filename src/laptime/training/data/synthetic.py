@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import torch
-from torch import Tensor
 
 from laptime.errors import DataError
 from laptime.training.data import Data, NetworkInput
+from laptime.training.data.datasets import Tensors, enough_memory, whole_seed
 from laptime.training.data.kinds import SyntheticData
-from laptime.training.data.tensors import Tensors, enough_memory, whole_seed
 
 
 def open_data(config: SyntheticData, wanted: NetworkInput) -> Data:
@@ -24,9 +23,16 @@ def open_data(config: SyntheticData, wanted: NetworkInput) -> Data:
     classes, ids = config.classes or wanted.classes, config.ids or wanted.ids
 
     def make(samples: int, *, stream: int) -> Tensors:
-        generator = torch.Generator().manual_seed(whole_seed(config.seed, stream))
+        random = torch.Generator().manual_seed(whole_seed(config.seed, stream))
+        whole = (samples, *shape)
         with enough_memory("data.samples or data.shape"):
-            return Tensors(*_numbers((samples, *shape), classes, ids, generator))
+            if not ids:
+                inputs = torch.rand(whole, generator=random)
+            else:
+                inputs = torch.randint(ids, whole, generator=random)
+                if classes in (0, ids):
+                    return Tensors(inputs, torch.randint(ids, whole, generator=random))
+            return Tensors(inputs, torch.randint(max(1, classes), whole[:1], generator=random))
 
     return Data(
         train=make(config.samples, stream=0),
@@ -35,12 +41,3 @@ def open_data(config: SyntheticData, wanted: NetworkInput) -> Data:
         classes=tuple(map(str, range(config.classes or 0))),
         facts={"shape": list(shape), "ids": ids},
     )
-
-
-def _numbers(
-    shape: tuple[int, ...], classes: int, ids: int, generator: torch.Generator
-) -> tuple[Tensor, Tensor]:
-    inputs = torch.randint(ids, shape, generator=generator) if ids else torch.rand(shape, generator=generator)
-    if ids and classes in (0, ids):
-        return inputs, torch.randint(ids, shape, generator=generator)
-    return inputs, torch.randint(max(1, classes), shape[:1], generator=generator)

@@ -47,7 +47,15 @@ class Pieces(Dataset[Any]):
 
 def open_data(config: TextData, wanted: NetworkInput) -> Data:
     """The text in bytes of UTF-8, or in ASCII where the network knows no more; its end is held out."""
-    text, replaced = _characters(config, wanted.ids or _BYTES)
+    ids = wanted.ids or _BYTES
+    if ids < _ASCII:
+        raise DataError(f"the network knows {ids} characters and a text needs {_ASCII}; choose another")
+    raw, replaced = _read(config), 0
+    if ids < _BYTES and not raw.isascii():
+        characters = raw.decode()
+        raw = characters.encode("ascii", errors="replace")
+        replaced = sum(not character.isascii() for character in characters)
+    text = torch.from_numpy(np.frombuffer(raw, np.uint8).copy())
     name = str(config.path or "the licence")
     fewest = config.length + 1
     held = max(fewest, round(len(text) * config.validation_share)) if config.validation_share else 0
@@ -66,36 +74,19 @@ def open_data(config: TextData, wanted: NetworkInput) -> Data:
     )
 
 
-def _characters(config: TextData, ids: int) -> tuple[Tensor, int]:
-    """The text as numbers below `ids`, and how many characters of it had to be replaced."""
-    if ids < _ASCII:
-        raise DataError(f"the network knows {ids} characters and a text needs {_ASCII}; choose another")
-    raw = _read(config)
-    if ids >= _BYTES or raw.isascii():
-        return _numbers(raw), 0
-    text = raw.decode()
-    return _numbers(text.encode("ascii", errors="replace")), sum(
-        not character.isascii() for character in text
-    )
-
-
-def _numbers(raw: bytes) -> Tensor:
-    return torch.from_numpy(np.frombuffer(raw, np.uint8).copy())
-
-
 def _read(config: TextData) -> bytes:
     if config.path is None:
         return resources.files("laptime.training.data").joinpath("licence.txt").read_bytes()
+    shown = one_line(config.path)
     try:
         raw = read_bytes(config.path, most=GIB)
         raw.decode()
     except OSError as error:
         raise DataError(
-            f"{one_line(config.path)} cannot be read ({first_line(error)}); set data.path to a text file"
+            f"{shown} cannot be read ({first_line(error)}); set data.path to a text file"
         ) from error
     except UnicodeDecodeError as error:
         raise DataError(
-            f"{one_line(config.path)} is not UTF-8 at byte {error.start}; "
-            "convert it, or set data.path to a text"
+            f"{shown} is not UTF-8 at byte {error.start}; convert it, or set data.path to a text"
         ) from error
     return raw

@@ -11,8 +11,8 @@ from torch import Tensor
 from torch.utils.data import Dataset
 
 from laptime.training.data import Data, NetworkInput
+from laptime.training.data.datasets import whole_seed
 from laptime.training.data.kinds import TreesData
-from laptime.training.data.tensors import whole_seed
 
 PADDING, FALSE, TRUE, NOT, AND, OR = range(6)
 NONE = -1  # no child there

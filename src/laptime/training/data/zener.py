@@ -7,20 +7,15 @@ library is needed.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
 if TYPE_CHECKING:
-    from torch import Tensor
-    from torch.utils.data import TensorDataset
-
     from laptime.training.data import Data, NetworkInput
     from laptime.training.data.kinds import ZenerData
-
-__all__ = ["PACK", "SYMBOLS", "cards", "dataset", "open_data"]
 
 Floats = NDArray[np.float32]
 
@@ -53,7 +48,8 @@ def cards(
     images = np.empty((count, size, size), np.float32)
     for index, name in enumerate(SYMBOLS):
         chosen = np.flatnonzero(labels == index)
-        for part in _chunks(chosen):
+        for start in range(0, len(chosen), _CHUNK):
+            part = chosen[start : start + _CHUNK]
             images[part] = _draw(_DISTANCES[name], placement[part], size)
     if noise:
         images += np.float32(noise) * noising.standard_normal(images.shape, dtype=np.float32)
@@ -61,25 +57,19 @@ def cards(
     return images[:, None], labels
 
 
-def dataset(count: int, *, size: int = 32, noise: float = 0.1, seed: int = 0) -> TensorDataset:
-    """The same cards as `cards`, as a dataset of (image, label) tensors that share its memory."""
-    import torch
-    from torch.utils.data import TensorDataset
-
-    images, labels = cards(count, size=size, noise=noise, seed=seed)
-    tensors: tuple[Tensor, Tensor] = (torch.from_numpy(images), torch.from_numpy(labels))
-    return TensorDataset(*tensors)
-
-
 def open_data(config: ZenerData, wanted: NetworkInput) -> Data:
     """Cards dealt once, before the training: drawing takes tens of µs, and no step should wait for it."""
+    import torch
+
     from laptime.training.data import Data
-    from laptime.training.data.tensors import Tensors, enough_memory, shaped, whole_seed
+    from laptime.training.data.datasets import Tensors, enough_memory, shaped, whole_seed
 
     def deal(count: int, *, stream: int) -> Tensors:
         seed = whole_seed(config.seed, stream)
         with enough_memory("data.samples or data.size"):
-            images, labels = dataset(count, size=config.size, noise=config.noise, seed=seed).tensors
+            images, labels = map(
+                torch.from_numpy, cards(count, size=config.size, noise=config.noise, seed=seed)
+            )
             return Tensors(shaped(images, wanted.input), labels)
 
     return Data(
@@ -88,11 +78,6 @@ def open_data(config: ZenerData, wanted: NetworkInput) -> Data:
         classes=SYMBOLS,
         facts={"seed": config.seed},
     )
-
-
-def _chunks(chosen: NDArray[np.intp]) -> Iterator[NDArray[np.intp]]:
-    for start in range(0, len(chosen), _CHUNK):
-        yield chosen[start : start + _CHUNK]
 
 
 def _draw(distance: Callable[[Floats, Floats], Floats], placement: Floats, size: int) -> Floats:

@@ -45,7 +45,6 @@ class AlexNet(nn.Module):
         )
 
     def forward(self, images: Tensor) -> Tensor:
-        """Logits, one row per image."""
         maps: Tensor = self.avgpool(self.features(images))
         logits: Tensor = self.classifier(maps.flatten(1))
         return logits

@@ -8,14 +8,12 @@ from typing import Literal
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
-from laptime.training.networks.autoencoder import between_numbers
-from laptime.training.networks.noise import noise
+from laptime.training.networks.autoencoder import noise
 from laptime.training.networks.registry import network
-from laptime.training.objectives import Batch, Criterion, Moment, Objective, StepLoss
+from laptime.training.objectives import Batch, Moment, StepLoss, WithoutClasses
 
-NetworkInput = Literal["scores", "discriminator", "generator", "images"]
+Want = Literal["scores", "discriminator", "generator", "images"]
 
 
 def energy_distance(left: Tensor, right: Tensor) -> Tensor:
@@ -28,22 +26,16 @@ def energy_distance(left: Tensor, right: Tensor) -> Tensor:
     return 2 * between.mean() - within[0].mean() - within[1].mean()
 
 
-class Adversarial(Objective):
+class Adversarial(WithoutClasses):
     """Two losses a step: the discriminator's, then the generator's against the discriminator just updated.
 
     The squared loss makes it a least-squares GAN. Validation looks at the images, not at the contest: the
     energy distance between the real and as many generated ones.
     """
 
-    def __init__(self, criterion: Criterion | None = None) -> None:
-        self.criterion = between_numbers(criterion, F.binary_cross_entropy_with_logits)
-
     def groups(self, network: nn.Module) -> dict[str, list[nn.Parameter]]:
-        """The two players."""
-        return {
-            "discriminator": list(network.get_submodule("discriminator").parameters()),
-            "generator": list(network.get_submodule("generator").parameters()),
-        }
+        players = ("discriminator", "generator")
+        return {player: list(network.get_submodule(player).parameters()) for player in players}
 
     def parts(self, network: nn.Module, batch: Batch, moment: Moment) -> Iterator[StepLoss]:
         """Real images should score 1 and made ones 0, says the discriminator; the generator wants a 1."""
@@ -54,7 +46,6 @@ class Adversarial(Objective):
         yield StepLoss(loss=self.criterion(made, torch.ones_like(made)), group="generator")
 
     def judge(self, network: nn.Module, batch: Batch) -> StepLoss:
-        """The energy distance between the batch and generated images."""
         return StepLoss(loss=energy_distance(batch[0], network(batch[0], want="images")))
 
 
@@ -95,7 +86,7 @@ class GAN(nn.Module):
             fc=nn.Linear(2 * width * small * small, 1),
         )
 
-    def forward(self, real: Tensor, *, want: NetworkInput = "scores") -> Tensor | tuple[Tensor, Tensor]:
+    def forward(self, real: Tensor, *, want: Want = "scores") -> Tensor | tuple[Tensor, Tensor]:
         """Scores of as many made images as real ones are given, with gradients for both players.
 
         What else can be wanted: for the "discriminator", scores of real and of made images, with gradients

@@ -62,7 +62,10 @@ class GoogLeNet(nn.Module):
         self.avgpool = nn.AdaptiveAvgPool2d((1, 1))
         self.dropout = nn.Dropout(dropout)
         self.fc = nn.Linear(1024, num_classes)
-        self.apply(_initialise)
+        for module in self.modules():
+            if isinstance(module, nn.Conv2d | nn.Linear):
+                # Bounds in units of the value, as torchvision has them: at std 0.01 they never cut.
+                nn.init.trunc_normal_(module.weight, std=0.01, a=-2.0, b=2.0)
 
     def forward(self, images: Tensor) -> Tensor | GoogLeNetOutput:
         """Logits; in training mode, with auxiliary heads, the logits of all three."""
@@ -70,21 +73,15 @@ class GoogLeNet(nn.Module):
         x = self.maxpool2(self.conv3(self.conv2(x)))
         x = self.maxpool3(self.inception3b(self.inception3a(x)))
         x = self.inception4a(x)
-        aux1 = self._auxiliary(self.aux1, x)
+        aux1 = self.aux1(x) if self.aux1 is not None and self.training else None
         x = self.inception4d(self.inception4c(self.inception4b(x)))
-        aux2 = self._auxiliary(self.aux2, x)
+        aux2 = self.aux2(x) if self.aux2 is not None and self.training else None
         x = self.maxpool4(self.inception4e(x))
         x = self.avgpool(self.inception5b(self.inception5a(x)))
         logits: Tensor = self.fc(self.dropout(x.flatten(1)))
         if aux1 is None or aux2 is None:
             return logits
         return GoogLeNetOutput(logits, aux2, aux1)
-
-    def _auxiliary(self, head: AuxiliaryHead | None, maps: Tensor) -> Tensor | None:
-        if head is None or not self.training:
-            return None
-        logits: Tensor = head(maps)
-        return logits
 
 
 class Inception(nn.Module):
@@ -107,7 +104,6 @@ class Inception(nn.Module):
         )
 
     def forward(self, x: Tensor) -> Tensor:
-        """The maps of the four branches, in order."""
         return torch.cat([self.branch1(x), self.branch2(x), self.branch3(x), self.branch4(x)], dim=1)
 
 
@@ -122,7 +118,6 @@ class AuxiliaryHead(nn.Module):
         self.dropout = nn.Dropout(dropout)
 
     def forward(self, maps: Tensor) -> Tensor:
-        """Logits, one row per image."""
         x: Tensor = self.conv(functional.adaptive_avg_pool2d(maps, (4, 4)))
         x = functional.relu(self.fc1(x.flatten(1)), inplace=True)
         logits: Tensor = self.fc2(self.dropout(x))
@@ -138,18 +133,10 @@ class BasicConv2d(nn.Module):
         self.bn = nn.BatchNorm2d(outputs, eps=0.001)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Non-negative maps."""
         return functional.relu(self.bn(self.conv(x)), inplace=True)
 
 
 def _reduced_branch(inputs: int, reduced: int, outputs: int) -> nn.Sequential:
     return nn.Sequential(
-        BasicConv2d(inputs, reduced, kernel_size=1),
-        BasicConv2d(reduced, outputs, kernel_size=3, padding=1),
+        BasicConv2d(inputs, reduced, kernel_size=1), BasicConv2d(reduced, outputs, kernel_size=3, padding=1)
     )
-
-
-def _initialise(module: nn.Module) -> None:
-    if isinstance(module, nn.Conv2d | nn.Linear):
-        # Bounds in units of the value, as torchvision has them: at std 0.01 they never cut.
-        nn.init.trunc_normal_(module.weight, std=0.01, a=-2.0, b=2.0)

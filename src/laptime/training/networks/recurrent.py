@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from laptime.training.networks.registry import network
-from laptime.training.objectives import Batch, Criterion, Objective, StepLoss
+from laptime.training.objectives import Batch, Objective, StepLoss
 
 _CELLS = {"rnn": nn.RNN, "lstm": nn.LSTM}
 
@@ -17,11 +18,7 @@ class NextCharacter(Objective):
     Where a batch has one target for each sample, only the last position is held against it.
     """
 
-    def __init__(self, criterion: Criterion | None = None) -> None:
-        self.criterion = criterion or F.cross_entropy
-
     def judge(self, network: nn.Module, batch: Batch) -> StepLoss:
-        """Every position of every sample counts the same."""
         characters, following = batch
         scores = network(characters)
         scores = scores[:, -1] if following.dim() == 1 else scores.flatten(0, 1)
@@ -29,19 +26,11 @@ class NextCharacter(Objective):
         return StepLoss(loss=self.criterion(scores, targets), scores=scores.detach(), targets=targets)
 
 
-@network(
-    "rnn", input=(64,), classes=256, ids=256, data="text", goal=NextCharacter, parameters=74_240, cell="rnn"
-)
-@network(
-    "lstm",
-    input=(64,),
-    classes=256,
-    ids=256,
-    data="text",
-    goal=NextCharacter,
-    parameters=148_736,
-    cell="lstm",
-)
+_entry = partial(network, input=(64,), classes=256, ids=256, data="text", goal=NextCharacter)
+
+
+@_entry("rnn", parameters=74_240, options={"cell": "rnn"})
+@_entry("lstm", parameters=148_736, options={"cell": "lstm"})
 class CharacterModel(nn.Module):
     """An embedding, a recurrent layer and a linear one: 74,240 parameters, 148,736 as an LSTM.
 

@@ -42,7 +42,6 @@ class Recursive(nn.Module):
             below = torch.stack(vectors, dim=1).gather(1, children[:, node]).flatten(1)
             vectors.append(torch.tanh(self.compose(torch.cat([kinds[:, node], below], dim=1))))
         root = ((trees[..., 0] != 0) * (places + 1)).amax(dim=1)
-        scores: Tensor = self.output(
-            torch.stack(vectors, dim=1)[torch.arange(samples, device=root.device), root]
-        )
+        roots = torch.stack(vectors, dim=1)[torch.arange(samples, device=root.device), root]
+        scores: Tensor = self.output(roots)
         return scores

@@ -22,7 +22,6 @@ class BasicBlock(nn.Module):
         self.downsample = _shortcut(inputs, width * self.expansion, stride=stride)
 
     def forward(self, x: Tensor) -> Tensor:
-        """The maps, with the block's input added before the last ReLU."""
         out = self.relu(self.bn1(self.conv1(x)))
         out = self.bn2(self.conv2(out))
         out += x if self.downsample is None else self.downsample(x)
@@ -50,7 +49,6 @@ class Bottleneck(nn.Module):
         self.downsample = _shortcut(inputs, width * self.expansion, stride=stride)
 
     def forward(self, x: Tensor) -> Tensor:
-        """The maps, with the block's input added before the last ReLU."""
         out = self.relu(self.bn1(self.conv1(x)))
         out = self.relu(self.bn2(self.conv2(out)))
         out = self.bn3(self.conv3(out))
@@ -71,8 +69,8 @@ _STAGES: dict[int, tuple[Block, tuple[int, int, int, int]]] = {
 }
 
 
-@network("resnet18", input=(3, 224, 224), classes=1000, parameters=11_689_512, depth=18)
-@network("resnet50", input=(3, 224, 224), classes=1000, parameters=25_557_032, depth=50)
+@network("resnet18", input=(3, 224, 224), classes=1000, parameters=11_689_512, options={"depth": 18})
+@network("resnet50", input=(3, 224, 224), classes=1000, parameters=25_557_032, options={"depth": 50})
 class ResNet(nn.Module):
     """ResNet of depth 18 to 152: 18 has 11,689,512 parameters at 1000 classes, 50 has 25,557,032.
 
@@ -95,14 +93,14 @@ class ResNet(nn.Module):
         self.layer4 = _stage(block, 256 * block.expansion, 512, blocks4, stride=2)
         self.avgpool = nn.AdaptiveAvgPool2d((1, 1))
         self.fc = nn.Linear(512 * block.expansion, num_classes)
-        self.apply(_initialise)
+        for module in self.modules():
+            if isinstance(module, nn.Conv2d):
+                nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
 
     def forward(self, images: Tensor) -> Tensor:
-        """Logits, one row per image."""
         x: Tensor = self.maxpool(self.relu(self.bn1(self.conv1(images))))
         x = self.layer4(self.layer3(self.layer2(self.layer1(x))))
-        x = self.avgpool(x)
-        logits: Tensor = self.fc(x.flatten(1))
+        logits: Tensor = self.fc(self.avgpool(x).flatten(1))
         return logits
 
 
@@ -115,17 +113,9 @@ def _stage(block: Block, inputs: int, width: int, blocks: int, *, stride: int) -
 def _shortcut(inputs: int, outputs: int, *, stride: int) -> nn.Sequential | None:
     if stride == 1 and inputs == outputs:
         return None
-    return nn.Sequential(
-        _convolution(inputs, outputs, kernel_size=1, stride=stride),
-        nn.BatchNorm2d(outputs),
-    )
+    return nn.Sequential(_convolution(inputs, outputs, kernel_size=1, stride=stride), nn.BatchNorm2d(outputs))
 
 
 def _convolution(inputs: int, outputs: int, *, kernel_size: int, stride: int = 1) -> nn.Conv2d:
     # No bias: the batch norm that always follows would cancel it.
     return nn.Conv2d(inputs, outputs, kernel_size, stride=stride, padding=kernel_size // 2, bias=False)
-
-
-def _initialise(module: nn.Module) -> None:
-    if isinstance(module, nn.Conv2d):
-        nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")

@@ -17,10 +17,10 @@ _STAGES: dict[int, tuple[int, int, int, int, int]] = {
 }
 
 
-@network("vgg11", input=(3, 224, 224), classes=1000, parameters=132_863_336, depth=11)
-@network("vgg13", input=(3, 224, 224), classes=1000, parameters=133_047_848, depth=13)
-@network("vgg16", input=(3, 224, 224), classes=1000, parameters=138_357_544, depth=16)
-@network("vgg19", input=(3, 224, 224), classes=1000, parameters=143_667_240, depth=19)
+@network("vgg11", input=(3, 224, 224), classes=1000, parameters=132_863_336, options={"depth": 11})
+@network("vgg13", input=(3, 224, 224), classes=1000, parameters=133_047_848, options={"depth": 13})
+@network("vgg16", input=(3, 224, 224), classes=1000, parameters=138_357_544, options={"depth": 16})
+@network("vgg19", input=(3, 224, 224), classes=1000, parameters=143_667_240, options={"depth": 19})
 class VGG(nn.Module):
     """VGG of depth 11, 13, 16 or 19: VGG-11 has 132,863,336 parameters at 1000 classes.
 
@@ -35,7 +35,17 @@ class VGG(nn.Module):
         super().__init__()
         if depth not in _STAGES:
             raise ValueError(f"VGG has depth {', '.join(map(str, _STAGES))}; got {depth}")
-        self.features = _features(_STAGES[depth], batch_norm=batch_norm)
+        layers: list[nn.Module] = []
+        inputs = 3
+        for channels, convolutions in zip(_CHANNELS, _STAGES[depth], strict=True):
+            for _ in range(convolutions):
+                layers.append(nn.Conv2d(inputs, channels, kernel_size=3, padding=1))
+                if batch_norm:
+                    layers.append(nn.BatchNorm2d(channels))
+                layers.append(nn.ReLU(inplace=True))
+                inputs = channels
+            layers.append(nn.MaxPool2d(kernel_size=2, stride=2))
+        self.features = nn.Sequential(*layers)
         # Pools to the 7x7 that 224-pixel images give anyway, so other image sizes fit the same linear layers.
         self.avgpool = nn.AdaptiveAvgPool2d((7, 7))
         self.classifier = nn.Sequential(
@@ -50,24 +60,9 @@ class VGG(nn.Module):
         self.apply(_initialise)
 
     def forward(self, images: Tensor) -> Tensor:
-        """Logits, one row per image."""
         maps: Tensor = self.avgpool(self.features(images))
         logits: Tensor = self.classifier(maps.flatten(1))
         return logits
-
-
-def _features(stages: tuple[int, ...], *, batch_norm: bool) -> nn.Sequential:
-    layers: list[nn.Module] = []
-    inputs = 3
-    for channels, convolutions in zip(_CHANNELS, stages, strict=True):
-        for _ in range(convolutions):
-            layers.append(nn.Conv2d(inputs, channels, kernel_size=3, padding=1))
-            if batch_norm:
-                layers.append(nn.BatchNorm2d(channels))
-            layers.append(nn.ReLU(inplace=True))
-            inputs = channels
-        layers.append(nn.MaxPool2d(kernel_size=2, stride=2))
-    return nn.Sequential(*layers)
 
 
 def _initialise(module: nn.Module) -> None:

@@ -4,21 +4,17 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Sequence
+from functools import partial
 
 from torch import nn
 
 from laptime.training.networks.registry import network
 
+_entry = partial(network, input=(1, 32, 32), classes=5, data="zener")
 
-@network("zener4", input=(1, 32, 32), classes=5, data="zener", parameters=126_177)
-@network(
-    "zener7",
-    input=(1, 32, 32),
-    classes=5,
-    data="zener",
-    parameters=318_225,
-    convolutions=(10, 20, 40, 80, 100),
-)
+
+@_entry("zener4", parameters=126_177)
+@_entry("zener7", parameters=318_225, options={"convolutions": (10, 20, 40, 80, 100)})
 class ZenerNet(nn.Sequential):
     """The Zener networks of four and seven layers: 126,177 and 318,225 parameters for 1x32x32 cards.
 

@@ -10,7 +10,7 @@ import numpy as np
 from laptime.model import Phase, Workload
 from laptime.runs import LayerSummary
 from laptime.views import palette
-from laptime.views.figures.figure import Figure, Trace, axis, label, packed, short
+from laptime.views.figures.figure import Figure, Trace, axis, label, layout, packed, scatter, short
 
 _NAMED = 3  # points of each phase
 _ROOM = (0.45, 0.12)  # decades beside and below a point that a name of twenty letters takes
@@ -28,14 +28,14 @@ class Ceiling:
     source: str
 
 
-def roofline(layers: Sequence[LayerSummary], workload: Workload, ceiling: Ceiling | None) -> Figure | None:
+def roofline(layers: Sequence[LayerSummary], workload: Workload, ceiling: Ceiling | None) -> Figure:
     """A point for each layer and pass that computes: FLOP/s over FLOPs a byte."""
     work: dict[tuple[str, str], tuple[int, int]] = {}
     for operation in workload.operations:
         flops, moved = work.get((operation.layer, operation.phase.value), (0, 0))
         work[operation.layer, operation.phase.value] = (flops + operation.flops, moved + operation.moved)
     traces: list[Trace] = []
-    reach = [1e30, 0.0]
+    reach: list[float] = []
     for phase in (Phase.FORWARD, Phase.BACKWARD):
         points: list[Point] = []
         for layer in layers:
@@ -44,15 +44,10 @@ def roofline(layers: Sequence[LayerSummary], workload: Workload, ceiling: Ceilin
             if flops and moved and times and times.median:
                 points.append((flops / moved, flops / times.median, layer.layer, times.median))
         if points:
-            reach = [
-                min(reach[0], *(point[0] for point in points)),
-                max(reach[1], *(point[0] for point in points)),
-            ]
+            reach += [point[0] for point in points]
             traces.append(_points(points, phase.value))
-    if not traces:
-        return None
-    if ceiling is not None:
-        traces += _roofs(ceiling, reach)
+    if ceiling is not None and traces:
+        traces += _roofs(ceiling, min(reach) / 3, max(reach) * 3)
     bend = "Left of the bend, memory is the limit; right of it, arithmetic."
     source = (
         f"{bend} The roofs are those of {ceiling.device} ({ceiling.source})."
@@ -65,11 +60,11 @@ def roofline(layers: Sequence[LayerSummary], workload: Workload, ceiling: Ceilin
         caption="FLOPs and bytes as the step asks for them, over the measured median time. The size of a "
         f"point is its time, those that took longest bear their names. {source}",
         traces=traces,
-        layout={
-            "xaxis": axis("FLOPs per byte", type="log"),
-            "yaxis": axis("FLOP/s", type="log", exponentformat="SI"),
-            "hovermode": "closest",
-        },
+        layout=layout(
+            axis("FLOPs per byte", type="log"),
+            axis("FLOP/s", type="log", exponentformat="SI"),
+            hovermode="closest",
+        ),
         height=420,
     )
 
@@ -87,43 +82,29 @@ def _apart(points: list[Point]) -> list[Point]:
 def _points(points: list[Point], phase: str) -> Trace:
     longest = max(point[3] for point in points)
     named = _apart(points)
-    return {
-        "type": "scatter",
-        "mode": "markers+text",
-        "name": phase,
-        "text": [short(point[2], 20) if point in named else "" for point in points],
+    sizes = [6 + 16 * float(np.sqrt(point[3] / longest)) for point in points]
+    hover = "%{customdata[0]}: %{y:.3s}FLOP/s at %{x:.3g} FLOPs a byte, %{customdata[1]:,.4~r} ms"
+    return scatter(
+        phase,
+        f"{hover}<extra>{phase}</extra>",
+        "markers+text",
+        text=[short(point[2], 20) if point in named else "" for point in points],
         # Forward and backward of a layer lie close to each other.
-        "textposition": "top center" if phase == "forward" else "bottom center",
-        "textfont": {"size": 11, "color": palette.colour(phase)},
-        "x": packed([point[0] for point in points], "f8"),
-        "y": packed([point[1] for point in points], "f8"),
-        "customdata": [[label(point[2]), point[3] * 1e3] for point in points],
-        "marker": {
-            "color": palette.colour(phase),
-            "size": [6 + 16 * float(np.sqrt(point[3] / longest)) for point in points],
-            "opacity": 0.75,
-        },
-        "hovertemplate": "%{customdata[0]}: %{y:.3s}FLOP/s at %{x:.3g} FLOPs a byte, "
-        "%{customdata[1]:,.4~r} ms"
-        f"<extra>{phase}</extra>",
-    }
+        textposition="top center" if phase == "forward" else "bottom center",
+        textfont={"size": 11, "color": palette.colour(phase)},
+        x=packed([point[0] for point in points], "f8"),
+        y=packed([point[1] for point in points], "f8"),
+        customdata=[[label(point[2]), point[3] * 1e3] for point in points],
+        marker={"color": palette.colour(phase), "size": sizes, "opacity": 0.75},
+    )
 
 
-def _roofs(ceiling: Ceiling, reach: list[float]) -> list[Trace]:
+def _roofs(ceiling: Ceiling, low: float, high: float) -> list[Trace]:
     traces = []
-    low, high = reach[0] / 3, reach[1] * 3
     for place, (dtype, peak) in enumerate(sorted(ceiling.flops.items(), key=lambda item: item[1])):
-        bend = peak / ceiling.bandwidth
-        places = sorted({low, max(low, min(bend, high)), high})
-        traces.append(
-            {
-                "type": "scatter",
-                "mode": "lines",
-                "name": f"at most, {dtype}",
-                "x": places,
-                "y": [min(peak, x * ceiling.bandwidth) for x in places],
-                "line": {"color": "#6f7d8c", "width": 1.4, "dash": ("solid", "dash", "dot")[place % 3]},
-                "hovertemplate": "%{y:.3s}FLOP/s<extra>" + dtype + "</extra>",
-            }
-        )
+        places = sorted({low, max(low, min(peak / ceiling.bandwidth, high)), high})
+        ends = {"x": places, "y": [min(peak, x * ceiling.bandwidth) for x in places]}
+        shape = {"color": "#6f7d8c", "width": 1.4, "dash": ("solid", "dash", "dot")[place % 3]}
+        hover = "%{y:.3s}FLOP/s<extra>" + dtype + "</extra>"
+        traces.append(scatter(f"at most, {dtype}", hover, line=shape, **ends))
     return traces

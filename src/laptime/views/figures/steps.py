@@ -1,4 +1,4 @@
-"""Steps over the training: their time, what is in it, and how much of it the layers explain."""
+"""Steps: where the time of one goes, all of them over the training, and how much of them is explained."""
 
 from __future__ import annotations
 
@@ -8,42 +8,126 @@ import numpy as np
 
 from laptime.model import ACCOUNTS, COMPUTE, Statistics
 from laptime.views import palette
-from laptime.views.figures.figure import Figure, Trace, axis, label, milliseconds, packed
-from laptime.views.step_bins import Column, Digest, Rows
-from laptime.views.time_units import figures
+from laptime.views.figures.figure import (
+    Figure,
+    Trace,
+    axis,
+    bars,
+    box,
+    label,
+    layout,
+    line,
+    milliseconds,
+    packed,
+    scatter,
+    step_axis,
+    usual_top,
+    vertical,
+)
+from laptime.views.format import figures
+from laptime.views.run_view import RunView
+from laptime.views.step_bins import Column, Digest, Rows, histogram, of
 
 _COMPUTING = "compute accounts"
 _EDGE = 0.01  # of a step
 _DUST = 1e-6  # of the time: what rounding leaves of sums
+_FEWEST_BARE = 5  # bare steps; fewer say nothing
 
 
-def of(rows: Rows, **wanted: Any) -> Rows:
-    """The rows whose columns have these values."""
-    size = len(next(iter(rows.values())))
-    here = np.ones(size, dtype=bool)
-    for name, value in wanted.items():
-        here &= rows[name] == value
-    return {name: column[here] for name, column in rows.items()}
+def books(view: RunView) -> Figure:
+    """The step breakdown: a bar for a training step and one for a validation step, in mean milliseconds."""
+    parts = [part for part in (view.validation, view.train) if part is not None and part.accounted]
+    traces = []
+    for account in ACCOUNTS:
+        rows = [part.accounts[account] for part in parts]
+        # Idle time that is known from traced steps alone stands beside the accounts.
+        means = [0.0 if row.traced or not row.seconds.count else max(0.0, row.seconds.mean) for row in rows]
+        if any(mean > _DUST * part.wall_s.mean for mean, part in zip(means, parts, strict=True)):
+            steps = [f"{part.noun or 'a'} step" for part in parts]
+            ms = [mean * 1e3 for mean in means]
+            traces.append(bars(account.value, steps, ms, palette.colour(account.value), "%{x:,.4~r} ms"))
+    legend = {"orientation": "h", "x": 0, "y": 1.02, "yanchor": "bottom", "traceorder": "normal"}
+    return Figure(
+        name="books",
+        title="The closed books of a step",
+        caption="Mean milliseconds of every account. They add up to the wall time; what no account explains "
+        "would be drawn as `unexplained`.",
+        traces=traces,
+        layout=layout(axis("ms"), {"automargin": True}, barmode="stack", legend=legend),
+        height=160 + 60 * len(parts),
+    )
 
 
-def by(rows: Rows, name: str) -> dict[Any, Rows]:
-    """The rows of each value of a column: one sort, however many values there are."""
-    values, place = np.unique(rows[name], return_inverse=True)
-    order = np.argsort(place, kind="stable")
-    parts = np.split(order, np.flatnonzero(np.diff(place[order])) + 1)
-    return {
-        value: {column: array[part] for column, array in rows.items()}
-        for value, part in zip(values.tolist(), parts, strict=False)
-    }
+def frame(rows: Rows, column: str = "median_s") -> dict[str, Any]:
+    """An axis in ms whose range ignores the warm-up step and single slow steps."""
+    values = rows[column][~np.isnan(rows[column])]
+    if values.size < 5:
+        return axis("ms", rangemode="tozero")
+    return axis("ms", range=[0, usual_top(values) * 1.15])
 
 
-def line(rows: Rows, values: Column, scale: str = "step") -> Trace:
-    """A line's `x` and `y`, broken where steps of the other stage lie between two points."""
-    gaps = np.flatnonzero(rows["after_gap"])
-    return {
-        "x": packed(np.insert(rows[scale].astype(float), gaps, rows[scale][gaps])),
-        "y": packed(np.insert(np.asarray(values, dtype=float), gaps, np.nan)),
-    }
+def _beyond(rows: Rows, column: str = "median_s") -> str:
+    """A sentence on points beyond the axis range and the largest of them; empty where there are none."""
+    values = rows[column] * 1e3
+    reach = frame(rows, column).get("range")
+    out = int(np.count_nonzero(values > reach[1])) if reach else 0
+    if not out:
+        return ""
+    most = figures(float(np.nanmax(values)))
+    where = "one place" if out == 1 else f"{out} places"
+    return f" The line leaves the frame in {where}, up to {most} ms: a double click shows all of it."
+
+
+def _lowest_rank(digest: Digest) -> Rows:
+    """The steps of the lowest rank; none where they are too few for a line."""
+    rows = digest.steps[digest.stage]
+    rows = of(rows, rank=rows["rank"].min(initial=2**31 - 1))
+    return rows if len(rows["step"]) > 1 else of(rows, rank=-1)
+
+
+def step_time(digest: Digest) -> Figure:
+    """The median of neighbouring steps with the middle half of them, and the steps far beyond."""
+    rows = digest.steps[digest.stage]
+    traces: list[Trace] = []
+    yaxis = frame(rows)
+    ranks = [int(rank) for rank in np.unique(rows["rank"])]
+    for place, rank in enumerate(ranks):
+        mine = of(rows, rank=rank)
+        tint = palette.nth_colour(place)
+        device = label(str(mine["device"][0]))
+        name = device if len(ranks) == 1 else f"{device} rank {rank}"
+        band = {"mode": "lines", "line": {"width": 0}, "fill": "toself", "fillcolor": tint + "44"}
+        group = {"legendgroup": f"{rank}", "type": "scatter"}
+        mode = "lines" if len(mine["step"]) > 1 else "markers"
+        median = line(mine, mine["median_s"] * 1e3) | {"line": {"color": tint, "width": 1.6}}
+        traces += [
+            {**group, **_band(mine), **band, "hoverinfo": "skip", "showlegend": False},
+            scatter(name, "step %{x}: %{y:,.4~r} ms", mode, **median) | group,
+        ]
+    top = yaxis.get("range", [0, np.inf])[1]
+    for traced, title in ((False, "slow step"), (True, "kernel-traced step")):
+        mine = of(digest.slow_steps, traced=traced)
+        if len(mine["step"]):
+            walls = mine["wall_s"] * 1e3
+            marker = {
+                "color": palette.colour("idle" if traced else "unexplained"),
+                "size": 7,
+                "symbol": ["triangle-up" if wall > top else "x" for wall in walls],
+            }
+            ends = {"x": packed(mine["step"]), "y": packed(np.minimum(walls, top * 0.98))}
+            hover = "step %{x}: %{customdata} ms<extra>" + title + "</extra>"
+            times = milliseconds(mine["wall_s"])
+            traces.append(scatter(title, hover, "markers", **ends, customdata=times, marker=marker))
+    return Figure(
+        name="step-time",
+        title="Step time over the training",
+        caption="Median of neighbouring steps, the middle half of them shaded; steps far beyond their "
+        "neighbours are marked one by one, with a triangle where they reach out of the frame."
+        + _beyond(rows),
+        traces=traces,
+        # Plotly turns the legend around where anything is filled.
+        layout=layout(step_axis(digest), yaxis, hovermode="closest", legend={"traceorder": "normal"}),
+    )
 
 
 def _band(rows: Rows) -> Trace:
@@ -67,223 +151,82 @@ def _stacked(rows: Rows, values: Column) -> Trace:
     }
 
 
-def frame(rows: Rows, column: str = "median_s") -> dict[str, Any]:
-    """An axis in ms whose range ignores the warm-up step and single slow steps.
-
-    A double click shows the whole range.
-    """
-    values = rows[column][~np.isnan(rows[column])] * 1e3
-    if values.size < 5:
-        return axis("ms", rangemode="tozero")
-    top = float(min(values.max(), 2.5 * np.quantile(values, 0.9)))
-    return axis("ms", range=[0, top * 1.15])
-
-
-def step_axis(digest: Digest) -> dict[str, Any]:
-    """Steps in the order they were taken: those of a validation have numbers too."""
-    both = len(np.unique(digest.steps["stage"].astype(str))) > 1
-    return axis("step, validation counted too" if both else "step")
-
-
-def _beyond(rows: Rows, column: str = "median_s") -> str:
-    """A sentence on points beyond the axis range and the largest of them; empty where there are none."""
-    values = rows[column] * 1e3
-    reach = frame(rows, column).get("range")
-    out = int(np.count_nonzero(values > reach[1])) if reach else 0
-    if not out:
-        return ""
-    most = float(np.nanmax(values))
-    where = "one place" if out == 1 else f"{out} places"
-    return f" The line leaves the frame in {where}, up to {figures(most)} ms: a double click shows all of it."
-
-
-def _ranks(rows: Rows) -> list[int]:
-    return [int(rank) for rank in np.unique(rows["rank"])]
-
-
-def _lowest_rank(digest: Digest) -> Rows | None:
-    """The steps of the lowest rank; None where they are too few for a line."""
-    rows = of(digest.steps, stage=digest.stage.value)
-    if len(rows["step"]):
-        rows = of(rows, rank=_ranks(rows)[0])
-    return rows if len(rows["step"]) > 1 else None
-
-
-def step_time(digest: Digest) -> Figure | None:
-    """The median of neighbouring steps with the middle half of them, and the steps far beyond."""
-    rows = of(digest.steps, stage=digest.stage.value)
-    if not len(rows["step"]):
-        return None
-    traces: list[Trace] = []
-    yaxis = frame(rows)
-    for place, rank in enumerate(_ranks(rows)):
-        mine = of(rows, rank=rank)
-        tint = palette.nth_colour(place)
-        title = _device(mine, rank, alone=len(_ranks(rows)) == 1)
-        band = {"mode": "lines", "line": {"width": 0}, "fill": "toself", "fillcolor": tint + "44"}
-        group = {"legendgroup": f"{rank}", "type": "scatter"}
-        traces += [
-            {**group, **_band(mine), **band, "hoverinfo": "skip", "showlegend": False},
-            {**group, **line(mine, mine["median_s"] * 1e3)}
-            | {
-                "mode": "lines" if len(mine["step"]) > 1 else "markers",
-                "name": title,
-                "line": {"color": tint, "width": 1.6},
-                "hovertemplate": "step %{x}: %{y:,.4~r} ms",
-            },
-        ]
-    slow = of(digest.slow_steps, stage=digest.stage.value)
-    for traced, title in ((False, "slow step"), (True, "kernel-traced step")):
-        mine = of(slow, traced=traced)
-        if len(mine["step"]):
-            walls = mine["wall_s"] * 1e3
-            top = yaxis.get("range", [0, np.inf])[1]
-            traces.append(
-                {
-                    "type": "scatter",
-                    "mode": "markers",
-                    "name": title,
-                    "x": packed(mine["step"]),
-                    "y": packed(np.minimum(walls, top * 0.98)),
-                    "customdata": milliseconds(mine["wall_s"]),
-                    "marker": {
-                        "color": palette.colour("idle" if traced else "unexplained"),
-                        "size": 7,
-                        "symbol": ["triangle-up" if wall > top else "x" for wall in walls],
-                    },
-                    "hovertemplate": "step %{x}: %{customdata} ms<extra>" + title + "</extra>",
-                }
-            )
-    return Figure(
-        name="step-time",
-        title="Step time over the training",
-        caption="Median of neighbouring steps, the middle half of them shaded; steps far beyond their "
-        "neighbours are marked one by one, with a triangle where they reach out of the frame."
-        + _beyond(rows),
-        traces=traces,
-        layout={
-            "xaxis": step_axis(digest),
-            "yaxis": yaxis,
-            "hovermode": "closest",
-            "legend": {"traceorder": "normal"},  # Plotly turns it around where anything is filled
-        },
-    )
-
-
-def accounts_over_steps(digest: Digest) -> Figure | None:
+def accounts_over_steps(digest: Digest) -> Figure:
     """Where a step's time went, from the first step to the last, of the lowest rank."""
     rows = _lowest_rank(digest)
-    if rows is None:
-        return None
-    traces = [
-        {
-            "type": "scatter",
-            "mode": "lines",
-            "stackgroup": "books",
-            "name": account.value,
-            **_stacked(rows, np.nan_to_num(rows[account.column]).clip(0) * 1e3),
-            "line": {"width": 0.5, "color": palette.colour(account.value)},
-            "hovertemplate": "%{y:,.4~r} ms",
-        }
-        for account in ACCOUNTS
-        if np.nansum(rows[account.column]) > _DUST * np.nansum(rows["mean_s"])
-    ]
+    traces = []
+    for account in ACCOUNTS:
+        if np.nansum(rows[account.column]) > _DUST * np.nansum(rows["mean_s"]):
+            area = _stacked(rows, np.nan_to_num(rows[account.column]).clip(0) * 1e3)
+            edge = {"width": 0.5, "color": palette.colour(account.value)}
+            traces.append(scatter(account.value, "%{y:,.4~r} ms", stackgroup="books", **area, line=edge))
     return Figure(
         name="accounts",
         title="The books over the training",
         caption="Mean of every account among neighbouring steps; the top of the stack is the wall time."
         + _beyond(rows, "mean_s"),
         traces=traces,
-        layout={"xaxis": step_axis(digest), "yaxis": frame(rows, "mean_s"), "hovermode": "x unified"},
+        layout=layout(step_axis(digest), frame(rows, "mean_s"), hovermode="x unified"),
     )
 
 
-def total_against_profiled(digest: Digest) -> Figure | None:
-    """How long an iteration took, and how much of that is charged to something."""
+def closure(digest: Digest) -> list[Figure]:
+    """How long an iteration took, how much of that is charged to something, and the share that is not."""
     rows = _lowest_rank(digest)
-    if rows is None or not len(digest.layers["layer"]):
-        return None
-    compute, explained = _charged(rows)
+    if not len(rows["step"]) or not len(digest.layers["layer"]):
+        return []
+    # Seconds in the accounts that layers and the loss compute in, and seconds in any account.
+    compute = np.sum([np.nan_to_num(rows[account.column]) for account in COMPUTE], axis=0)
+    if not np.isnan(rows["idle_s"]).all():  # on traced steps idle time was taken out of the phases
+        compute = compute + np.nan_to_num(rows["idle_s"]) - np.nan_to_num(rows["bubble_s"])
+    wall, explained = rows["mean_s"], rows["mean_s"] - rows["unexplained_s"]
     lines = {
-        "total (wall time)": (rows["mean_s"], "#6f7d8c", "solid"),
+        "total (wall time)": (wall, "#6f7d8c", "solid"),
         "explained by accounts": (explained, palette.colour("data_wait"), "dot"),
         _COMPUTING: (compute, palette.colour("forward"), "solid"),
     }
-    return Figure(
+    with np.errstate(divide="ignore", invalid="ignore"):
+        shares = {
+            "in no account (unexplained)": ((wall - explained) / wall, "unexplained"),
+            f"not in {_COMPUTING}": ((wall - compute) / wall, "forward"),
+        }
+    total = Figure(
         name="total-profiled",
         title="Total against profiled time",
         caption="Of an iteration: its wall time, what the accounts explain (the two lie on each other where "
         "the books close), and its compute accounts: forward, loss, backward and update, which marks divide "
         "among the layers." + _beyond(rows, "mean_s"),
         traces=[
-            {
-                "type": "scatter",
-                "mode": "lines",
-                "name": name,
-                **line(rows, values * 1e3),
-                "line": {"color": tint, "dash": dash, "width": 1.6},
-                "hovertemplate": "%{y:,.4~r} ms",
-            }
+            scatter(name, "%{y:,.4~r} ms", **line(rows, values * 1e3))
+            | {"line": {"color": tint, "dash": dash, "width": 1.6}}
             for name, (values, tint, dash) in lines.items()
         ],
-        layout={"xaxis": step_axis(digest), "yaxis": frame(rows, "mean_s"), "hovermode": "x unified"},
+        layout=layout(step_axis(digest), frame(rows, "mean_s"), hovermode="x unified"),
     )
-
-
-def percentage_error(digest: Digest) -> Figure | None:
-    """The share of an iteration that is in no account, and the share in which no layer computes."""
-    rows = _lowest_rank(digest)
-    if rows is None or not len(digest.layers["layer"]):
-        return None
-    compute, explained = _charged(rows)
-    with np.errstate(divide="ignore", invalid="ignore"):
-        shares = {
-            "in no account (unexplained)": ((rows["mean_s"] - explained) / rows["mean_s"], "unexplained"),
-            f"not in {_COMPUTING}": ((rows["mean_s"] - compute) / rows["mean_s"], "forward"),
-        }
-    return Figure(
+    error = Figure(
         name="percentage-error",
         title="Percentage error",
         caption="How far what is charged falls short of the iteration's time. Not in compute accounts: data, "
         "copies, communication, Python, the recorder.",
         traces=[
-            {
-                "type": "scatter",
-                "mode": "lines",
-                "name": name,
-                **line(rows, np.where(np.abs(share) < 1e-9, 0.0, share) * 100),
-                "line": {"color": palette.colour(tint), "width": 1.6},
-                "hovertemplate": "%{y:.2f} %",
-            }
+            scatter(name, "%{y:.2f} %", **line(rows, np.where(np.abs(share) < 1e-9, 0.0, share) * 100))
+            | {"line": {"color": palette.colour(tint), "width": 1.6}}
             for name, (share, tint) in shares.items()
         ],
-        layout={
-            "xaxis": step_axis(digest),
-            "yaxis": axis("% of the iteration", range=[-2, 100]),
-            "hovermode": "x unified",
-        },
+        layout=layout(step_axis(digest), axis("% of the iteration", range=[-2, 100]), hovermode="x unified"),
     )
-
-
-def _charged(rows: Rows) -> tuple[Any, Any]:
-    """Seconds in the accounts that layers and the loss compute in, and seconds in any account."""
-    compute = np.sum([np.nan_to_num(rows[account.column]) for account in COMPUTE], axis=0)
-    if not np.isnan(rows["idle_s"]).all():  # on traced steps idle time was taken out of the phases
-        compute = compute + np.nan_to_num(rows["idle_s"])
-    return compute, rows["mean_s"] - rows["unexplained_s"]
+    return [total, error]
 
 
 def spread(digest: Digest, wall: Statistics | None) -> Figure | None:
     """How often a step took how long, with the median and the middle half."""
-    rows = digest.spread
-    if not len(rows["bin"]) or wall is None or not wall.mean or wall.count < 2:
+    if wall is None or not wall.mean or wall.count < 2:
         return None
-    low, high = float(rows["lo"][0]) * 1e3, float(rows["hi"][0]) * 1e3
-    width = (high - low) / 80 or 1e-6
-    counts = np.zeros(80)
-    counts[rows["bin"].astype(int)] = rows["count"]
-    half = {"type": "rect", "yref": "paper", "y0": 0, "y1": 1, "x0": wall.q1 * 1e3, "x1": wall.q3 * 1e3}
-    middle = {"type": "line", "yref": "paper", "y0": 0, "y1": 1, "x0": wall.median * 1e3}
+    low, high, counts = histogram(digest.wall_s)
+    width = (high - low) * 1e3 / len(counts) or 1e-6
+    shade = {"fillcolor": "#e0a526", "opacity": 0.18, "line": {"width": 0}, "layer": "below"}
+    half = vertical(wall.q1 * 1e3, wall.q3 * 1e3, **shade)
+    middle = vertical(wall.median * 1e3, line={"color": "#d9601a", "width": 2})
     return Figure(
         name="spread",
         title="Spread of step times",
@@ -292,27 +235,34 @@ def spread(digest: Digest, wall: Statistics | None) -> Figure | None:
         traces=[
             {
                 "type": "bar",
-                "x": packed(low + width * (np.arange(80) + 0.5)),
+                "x": packed(low * 1e3 + width * (np.arange(len(counts)) + 0.5)),
                 "y": packed(counts),
                 "width": width,
                 "marker": {"color": palette.colour("forward")},
                 "hovertemplate": "%{y} steps near %{x:,.4~r} ms<extra></extra>",
             }
         ],
-        layout={
-            "xaxis": axis("ms"),
-            "yaxis": axis("steps"),
-            "bargap": 0,
-            "showlegend": False,
-            "shapes": [
-                half | {"fillcolor": "#e0a526", "opacity": 0.18, "line": {"width": 0}, "layer": "below"},
-                middle | {"x1": wall.median * 1e3, "line": {"color": "#d9601a", "width": 2}},
-            ],
-        },
+        layout=layout(axis("ms"), axis("steps"), bargap=0, showlegend=False, shapes=[half, middle]),
         height=260,
     )
 
 
-def _device(rows: Rows, rank: int, *, alone: bool) -> str:
-    device = label(str(rows["device"][0]))
-    return f"{device}" if alone else f"{device} rank {rank}"
+def profiling(digest: Digest) -> Figure | None:
+    """With against without profiling, inside one run; None where there are not enough steps of both kinds."""
+    if min(map(len, digest.marked.values())) < _FEWEST_BARE:
+        return None
+    traces = []
+    for marked, seconds in digest.marked.items():
+        which, tint = ("with", "instrument") if marked else ("without", "host")
+        steps = f"{which} ({len(seconds):,} steps)"
+        traces.append(box(f"{which} layer marks", steps, seconds, palette.colour(tint)))
+    return Figure(
+        name="profiling",
+        title="With against without profiling",
+        caption="All steps with layer marks and all bare steps of the training, wherever they fell: the box "
+        "is the middle half, the whiskers reach from the 5th to the 95th percentile. Where steps change over "
+        "the training, the boxes differ by that as well.",
+        traces=traces,
+        layout=layout(axis("ms"), {"automargin": True}, showlegend=False),
+        height=220,
+    )

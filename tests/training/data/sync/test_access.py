@@ -11,7 +11,7 @@ from tests.training.data.sync.servers import Pages, a_web_server, free_port
 
 from laptime.errors import MissingExtra
 from laptime.training.data.sync import servers, sync
-from laptime.training.data.sync.manifest import MANIFEST
+from laptime.training.data.sync.transfer import MANIFEST
 
 
 def test_an_unknown_host_is_refused_with_the_way_to_make_it_known(sshd, folder, tmp_path):

@@ -13,7 +13,7 @@ from tests.training.data.sync.places import CATS, Bucket, Folder, fill, here, qu
 
 from laptime.errors import DataError
 from laptime.training.data.sync import sync
-from laptime.training.data.sync.manifest import JOURNAL, MANIFEST
+from laptime.training.data.sync.transfer import JOURNAL, MANIFEST
 
 
 def test_everything_comes_and_a_second_time_nothing_is_read(place, folder):

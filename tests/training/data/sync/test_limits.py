@@ -150,7 +150,7 @@ def test_what_came_before_the_time_was_over_is_kept(tmp_path, folder, monkeypatc
     real = Transfer.run
 
     def waits(self):
-        if self.wanted.name == "dog/1.jpg":
+        if self.name == "dog/1.jpg":
             while not self.stop.is_set():
                 time.sleep(0.01)
         return real(self)

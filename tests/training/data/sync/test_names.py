@@ -6,9 +6,8 @@ import pytest
 from tests.training.data.sync.places import Folder, fill, here
 from tests.training.data.sync.servers import Pages, a_web_server
 
-from laptime.training.data.sync import sync
-from laptime.training.data.sync.manifest import MANIFEST
-from laptime.training.data.sync.plan import refusal
+from laptime.training.data.sync import refusal, sync
+from laptime.training.data.sync.transfer import MANIFEST
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from tests.training.data.sync.servers import Pages, Ranges, a_web_server
 
 from laptime.errors import DataError
 from laptime.training.data.sync import remote, sync, transfer
-from laptime.training.data.sync.manifest import MANIFEST
+from laptime.training.data.sync.transfer import MANIFEST
 
 
 def test_an_empty_class_is_an_error_if_chosen_and_told_if_not(tmp_path, folder):

@@ -7,7 +7,7 @@ workers, launchers and resource trackers make none, so they pay a few microsecon
 import os
 import sys
 from importlib.machinery import PathFinder
-from importlib.util import module_from_spec
+from importlib.util import find_spec, module_from_spec
 from typing import Any
 
 AWAITED = "torch.optim.optimizer"
@@ -21,12 +21,10 @@ class Waiting:
         if name != AWAITED:
             return None
         sys.meta_path.remove(self)
-        for finder in sys.meta_path:
-            spec = finder.find_spec(name, path, target)
-            if spec is not None:
-                _patch_after(spec.loader)
-                return spec
-        return None
+        spec = find_spec(name)
+        if spec is not None:
+            _patch_after(spec.loader)
+        return spec
 
 
 def _patch_after(loader: Any) -> None:
@@ -59,7 +57,7 @@ def _begin() -> None:
     if "laptime.recorder.recorder" in sys.modules or "LAPTIME_RUN" not in os.environ:
         return
     try:
-        from laptime.bridges.scripts.children import begin
+        from laptime.bridges.scripts.run import begin
 
         begin()
     except Exception as error:  # nothing of ours may end a training

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 import stat
 import threading
 import time
@@ -11,10 +12,10 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from importlib import import_module
 from typing import Any, Literal
 
-from laptime.errors import DataError, LaptimeError, MissingExtra
+from laptime.errors import DataError, LaptimeError
+from laptime.files.read import open_plain
 from laptime.files.text import first_line, one_line
 
 CHUNK = 8 << 20  # most images come in one piece; a stop is noticed between two pieces
@@ -22,8 +23,33 @@ CHUNK = 8 << 20  # most images come in one piece; a stop is noticed between two 
 Kind = Literal["file", "folder", "link", "other"]
 Read = Callable[[], bytes]
 """The next piece of a file; empty at its end."""
-Reason = tuple[bool, str, bool]
-"""Whether it holds, what is said behind the address, and whether it may pass."""
+Opened = tuple[int, Read, Callable[[], object]]
+"""The byte that reading starts at, how to read on, and how to end."""
+Reason = tuple[str, str, bool]
+"""The words it is known by, what is said behind the address, and whether it may pass."""
+
+_KINDS: dict[int, Kind] = {0: "file", stat.S_IFREG: "file", stat.S_IFDIR: "folder", stat.S_IFLNK: "link"}
+_KNOWN = "~/.ssh/known_hosts"
+_UNREACHABLE = "ClientConnectorError NoValidConnectionsError ConnectTimeoutError TimeoutError gaierror"
+# Known by an HTTP status, an error number or the name of an exception's class: no package is imported for it.
+# The first that matches is told.
+_REASONS: tuple[Reason, ...] = (
+    ("BadHostKeyException", f"shows another key than {_KNOWN}; find out why, then ssh-keygen -R it", False),
+    ("PasswordRequiredException", "needs the passphrase of the key; run ssh-add first", False),
+    ("ProfileNotFound PartialCredentialsError NoRegionError", "was not asked ({line}); {login}", False),
+    ("404 410 FileNotFoundError", "does not exist; check the address", False),
+    ("NotADirectoryError", "is a file; give the folder above the class folders", False),
+    ("401 403 407 AuthenticationException", "{refuses} ({line}); {login}", False),
+    ("PermissionError", "may not be read with these rights ({line}); change them there", False),
+    ("408 425 429 500 502 503 504", "answers {line}; try later", True),
+    ("ClientResponseError", "answers {line}; try later", False),
+    ("ClientSSLError", "has no certificate that this machine trusts ({line}); check the host", False),
+    ("EndpointConnectionError", "cannot be reached ({line}); check AWS_ENDPOINT_URL", True),
+    (_UNREACHABLE, "cannot be reached ({line}); check the address and the network", True),
+    (f"{errno.EISDIR} {errno.ELOOP} {errno.ENAMETOOLONG}", "cannot be read ({line}); remove it there", False),
+    ("Exception", "cannot be read ({line}); check the address and the network", True),
+)
+_REFUSED = re.compile(r"access ?denied|forbidden|signature|access ?key|token|authentication", re.I)
 
 
 class RemoteError(Exception):
@@ -77,14 +103,6 @@ class SyncBudget:
             hours = self.limits.seconds / 3600
             raise DataError(f"it takes more than {hours:g} h; run it again to go on, or raise --max-hours")
 
-    def page(self, read: Read) -> bytes:
-        """All of a listing's page, or of a small file."""
-        page = bytearray()
-        while piece := read():
-            page += piece
-            self.allow("listing_bytes", len(page))
-        return bytes(page)
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RemoteEntry:
@@ -97,11 +115,18 @@ class RemoteEntry:
     version: str = ""  # a modification time or an ETag: another one, another content
     md5: str | None = None
 
+    @classmethod
+    def of_stat(cls, name: str, path: str, about: Any) -> RemoteEntry:
+        """From what `stat` says. A pipe is no file: reading it would wait for ever."""
+        kind = _KINDS.get(stat.S_IFMT(about.st_mode), "other")
+        version = repr(0 if about.st_mtime is None else about.st_mtime)
+        return cls(name=name, path=path, kind=kind, size=about.st_size, version=version)
+
 
 class Remote(ABC):
     """A remote folder. Threads share it."""
 
-    lists_sizes = True
+    refuses, login = "refuses access", "check the rights there"  # said where nobody is let in, and the remedy
 
     def __init__(self, shown: str, root: str, budget: SyncBudget) -> None:
         self.shown = shown  # the address as people see it: no password
@@ -115,12 +140,7 @@ class Remote(ABC):
     def _facts(self, entry: RemoteEntry) -> RemoteEntry: ...
 
     @abstractmethod
-    def _open(self, entry: RemoteEntry, offset: int) -> tuple[int, Read, Callable[[], object]]:
-        """The byte that reading starts at, how to read on, and how to end."""
-
-    def _reasons(self, error: Exception) -> Iterable[Reason]:
-        """What an error of this kind of server means; the first that holds is told."""
-        return ()
+    def _open(self, entry: RemoteEntry, offset: int) -> Opened: ...
 
     def close(self) -> None:  # noqa: B027 -- a local folder has nothing to end
         """End the connections."""
@@ -164,6 +184,15 @@ class Remote(ABC):
             with suppress(Exception):  # what was wanted has come, or an error tells why not
                 close()
 
+    def page(self, entry: RemoteEntry) -> str:
+        """A listing or SHA256SUMS, no larger than the limits allow."""
+        page = bytearray()
+        with self.reading(entry, 0) as (_, read):
+            while piece := read():
+                page += piece
+                self.budget.allow("listing_bytes", len(page))
+        return page.decode("utf-8", "replace")
+
     def address(self, path: str) -> str:
         """A path of this folder as people see it."""
         return self.shown + path.removeprefix(self.root)
@@ -176,30 +205,17 @@ class Remote(ABC):
         except (LaptimeError, RemoteError):
             raise
         except Exception as error:
-            reasons = (*self._reasons(error), *_usual(error))
-            text, passing = next((text, passing) for holds, text, passing in reasons if holds)
+            status = getattr(error, "status", None)
+            line = str(status) if status else first_line(error)
+            known = {str(status), str(getattr(error, "errno", None))}
+            known |= {kind.__name__ for kind in type(error).__mro__}
+            if _REFUSED.search(line):
+                known.add("AuthenticationException")
+            text, passing = next(reason[1:] for reason in _REASONS if known & set(reason[0].split()))
             if passing:
                 self.reconnect()
-            raise RemoteError(f"{self.address(path)} {text}", passing=passing) from error
-
-
-def _usual(error: Exception) -> list[Reason]:
-    line, number = first_line(error), getattr(error, "errno", None)
-    rights = f"may not be read with these rights ({line}); change them there"
-    odd = number in (errno.EISDIR, errno.ELOOP, errno.ENAMETOOLONG)
-    return [
-        (isinstance(error, FileNotFoundError), "does not exist; check the address", False),
-        (isinstance(error, NotADirectoryError), "is a file; give the folder above the class folders", False),
-        (isinstance(error, PermissionError), rights, False),
-        (odd, f"cannot be read ({line}); remove it there", False),
-        (True, f"cannot be read ({line}); check the address and the network", True),
-    ]
-
-
-def kind_of(mode: int) -> Kind:
-    """What a file mode says. Not a pipe: reading it would wait for ever."""
-    kinds: dict[int, Kind] = {0: "file", stat.S_IFREG: "file", stat.S_IFDIR: "folder", stat.S_IFLNK: "link"}
-    return kinds.get(stat.S_IFMT(mode), "other")
+            told = text.format(line=line, refuses=self.refuses, login=self.login)
+            raise RemoteError(f"{self.address(path)} {told}", passing=passing) from error
 
 
 class LocalRemote(Remote):
@@ -212,56 +228,12 @@ class LocalRemote(Remote):
     def _list(self, path: str) -> Iterator[RemoteEntry]:
         with os.scandir(path) as names:
             for name in names:
-                yield _local_entry(name.name, name.path, name.stat(follow_symlinks=False))
+                yield RemoteEntry.of_stat(name.name, name.path, name.stat(follow_symlinks=False))
 
     def _facts(self, entry: RemoteEntry) -> RemoteEntry:
-        return _local_entry(entry.name, entry.path, os.stat(entry.path))
+        return RemoteEntry.of_stat(entry.name, entry.path, os.stat(entry.path))
 
-    def _open(self, entry: RemoteEntry, offset: int) -> tuple[int, Read, Callable[[], object]]:
-        file = open(entry.path, "rb")  # noqa: SIM115 -- `reading` closes it
+    def _open(self, entry: RemoteEntry, offset: int) -> Opened:
+        file = open_plain(entry.path)  # which `reading` closes
         file.seek(offset)
         return offset, lambda: file.read(CHUNK), file.close
-
-
-def _local_entry(name: str, path: str, about: os.stat_result) -> RemoteEntry:
-    kind = kind_of(about.st_mode)
-    return RemoteEntry(name=name, path=path, kind=kind, size=about.st_size, version=repr(about.st_mtime))
-
-
-_KINDS = {
-    "file": "remote:LocalRemote",
-    "sftp": "servers:SftpRemote",
-    "ssh": "servers:SftpRemote",
-    "s3": "servers:S3Remote",
-    "http": "servers:HttpRemote",
-    "https": "servers:HttpRemote",
-}
-
-
-@contextmanager
-def open_remote(address: str, limits: SyncLimits) -> Iterator[Remote]:
-    """The folder that an address names; a path without `…://` is a folder of this machine."""
-    scheme, separator, _ = address.partition("://")
-    place = _KINDS.get(scheme.lower()) if separator else _KINDS["file"]
-    if place is None:
-        known = ", ".join(f"{name}://" for name in _KINDS)
-        raise DataError(
-            f"{scheme}:// is no kind of address that laptime knows; it knows {known} and plain paths"
-        )
-    module, _, name = place.partition(":")
-    made = getattr(import_module(f"laptime.training.data.sync.{module}"), name)
-    remote: Remote = made(address, SyncBudget(limits))
-    try:
-        yield remote
-    finally:
-        remote.close()
-
-
-def package(name: str) -> Any:
-    """An optional package, or the line that says how to get it."""
-    try:
-        return import_module(name)
-    except ModuleNotFoundError as error:
-        if error.name is not None and not name.startswith(error.name):
-            raise
-        raise MissingExtra(name.partition(".")[0], "remote") from error

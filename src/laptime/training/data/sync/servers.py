@@ -11,47 +11,63 @@ import re
 import socket
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import partial
+from importlib import import_module
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote, unquote, urlsplit, urlunsplit
+from urllib.parse import SplitResult, quote, unquote, urlsplit, urlunsplit
 
-from laptime.errors import DataError
+from laptime.errors import DataError, MissingExtra
 from laptime.files.text import first_line
 from laptime.training.data.sync.remote import (
     CHUNK,
+    LocalRemote,
+    Opened,
     Read,
-    Reason,
     Remote,
     RemoteEntry,
     SyncBudget,
-    kind_of,
-    package,
+    SyncLimits,
 )
 
-Opened = tuple[int, Read, Callable[[], object]]
+
+def _package(name: str) -> Any:
+    """An optional package, or the line that says how to get it."""
+    try:
+        return import_module(name)
+    except ModuleNotFoundError as error:
+        if error.name is not None and not name.startswith(error.name):
+            raise
+        raise MissingExtra(name.partition(".")[0], "remote") from error
 
 
-def _split(address: str) -> tuple[Any, int | None]:
-    """An address in its parts, and its port."""
-    scheme = address.partition("://")[0].lower()
+def _split(address: str) -> SplitResult:
+    """An address in its parts; those that raise when they are asked for are checked here."""
+    form = f"write {address.partition('://')[0].lower()}://user@host:port/path"
     try:
         parts = urlsplit(address)
-        port = parts.port
+        _ = parts.port
+        if not parts.hostname:
+            raise ValueError("it names no host")
     except ValueError as error:
-        raise DataError(
-            f"the address cannot be understood ({first_line(error)}); write {scheme}://user@host:port/path"
-        ) from None
-    if not parts.hostname:
-        raise DataError(f"the address names no host; write {scheme}://user@host:port/path")
-    return parts, port
+        raise DataError(f"the address cannot be understood ({first_line(error)}); {form}") from None
+    return parts
+
+
+def _wait(fs: Any, coroutine: Any, *given: Any) -> Any:
+    """What a coroutine gives in the loop of fsspec's thread, which aiohttp's responses belong to."""
+    return _package("fsspec.asyn").sync(fs.loop, coroutine, *given)
+
+
+def _stream(fs: Any, stream: Any, answer: Any) -> tuple[Read, Callable[[], object]]:
+    """How to read on and how to end."""
+    return lambda: bytes(_wait(fs, stream.read, CHUNK)), partial(fs.loop.call_soon_threadsafe, answer.close)
 
 
 # -- http and https ---------------------------------------------------------------------------------------
 
-_BUSY = {408, 425, 429, 500, 502, 503, 504}
 _LINK = re.compile(r"""<a\s[^<>]*?\bhref\s*=\s*["']([^"'<>]+)["']""", re.I)
 _NO_NAME = ("", ".", "./", "..", "../")
 
@@ -59,31 +75,28 @@ _NO_NAME = ("", ".", "./", "..", "../")
 class HttpRemote(Remote):
     """A web server that lists its folders as pages of links; sizes come file by file, with a HEAD request."""
 
-    lists_sizes = False
+    login = "write http(s)://user:password@host/… or use .netrc"
 
     def __init__(self, address: str, budget: SyncBudget) -> None:
-        parts, port = _split(address)
-        host = f"[{parts.hostname}]" if ":" in parts.hostname else parts.hostname
+        parts = _split(address)
         path = quote(unquote(parts.path.rstrip("/")))
-        root = urlunsplit((parts.scheme, f"{host}:{port}" if port else host, path, "", ""))
+        root = urlunsplit((parts.scheme, parts.netloc.rpartition("@")[2], path, "", ""))
         super().__init__(root, root, budget)
-        self._aiohttp = package("aiohttp")
-        settings: dict[str, Any] = {
-            "trust_env": True,  # proxies and .netrc
-            # A file may take hours; only silence is a failure.
-            "timeout": self._aiohttp.ClientTimeout(total=None, sock_connect=15, sock_read=60),
-            "headers": {"Accept-Encoding": "identity"},  # sizes are of what is stored
-        }
+        headers = {"Accept-Encoding": "identity"}  # sizes are of what is stored
         if parts.username is not None:
             login = f"{unquote(parts.username)}:{unquote(parts.password or '')}".encode()
-            settings["headers"]["Authorization"] = f"Basic {base64.b64encode(login).decode()}"
-        self._fs = package("fsspec.implementations.http").HTTPFileSystem(
-            client_kwargs=settings, encoded=True, skip_instance_cache=True
+            headers["Authorization"] = f"Basic {base64.b64encode(login).decode()}"
+        # A file may take hours; only silence is a failure.
+        timeout = _package("aiohttp").ClientTimeout(total=None, sock_connect=15, sock_read=60)
+        self._fs = _package("fsspec.implementations.http").HTTPFileSystem(
+            client_kwargs={"trust_env": True, "timeout": timeout, "headers": headers},  # proxies and .netrc
+            encoded=True,
+            skip_instance_cache=True,
         )
 
     def _list(self, path: str) -> Iterator[RemoteEntry]:
         """Not fsspec's `ls`: it takes pages of any size, in a time that grows with the square of it."""
-        page = package("fsspec.asyn").sync(self._fs.loop, self._page, f"{path}/")
+        page = self.page(RemoteEntry(name="", path=path, kind="folder"))
         host = "/".join(path.split("/", 3)[:3])
         for link in dict.fromkeys(_LINK.findall(page)):
             text = html.unescape(link)
@@ -96,46 +109,31 @@ class HttpRemote(Remote):
                 address = f"{path}/{quote(name, errors='surrogateescape')}"
                 yield RemoteEntry(name=name, path=address, kind="folder" if text.endswith("/") else "file")
 
-    async def _page(self, address: str) -> str:
-        # Asked for without its slash, a folder may be answered with a file of that name, or a detour.
-        session = await self._fs.set_session()
-        async with session.get(self._fs.encode_url(address)) as answer:
-            answer.raise_for_status()
-            page = bytearray()
-            async for piece in answer.content.iter_any():
-                page += piece
-                self.budget.allow("listing_bytes", len(page))
-        return page.decode("utf-8", "replace")
-
     def _facts(self, entry: RemoteEntry) -> RemoteEntry:
-        info = self._fs.info(entry.path)
+        try:
+            info = self._fs.info(entry.path)
+        except FileNotFoundError as error:  # which fsspec calls every failure of a HEAD request
+            raise error.__cause__ or error from None
         version = info.get("ETag") or info.get("Last-Modified") or ""
-        return RemoteEntry(name=entry.name, path=entry.path, kind="file", size=info["size"], version=version)
+        return replace(entry, kind="file", size=info["size"], version=version)
 
     def _open(self, entry: RemoteEntry, offset: int) -> Opened:
+        # Asked for without its slash, a folder may be answered with a file of that name, or a detour.
+        address = f"{entry.path}/" if entry.kind == "folder" else entry.path
         headers = {"Range": f"bytes={offset}-"} if offset else {}
         if offset and entry.version and not entry.version.startswith("W/"):
             headers["If-Range"] = entry.version
-        file = self._fs.open(entry.path, "rb", block_size=0, size=entry.size or 1, headers=headers)
-        return (offset if file.r.status == 206 else 0), lambda: bytes(file.read(CHUNK)), file.close
+        answer = _wait(self._fs, self._answer, address, headers)
+        read, close = _stream(self._fs, answer.content, answer)
+        return (offset if answer.status == 206 else 0), read, close
 
-    def _reasons(self, error: Exception) -> list[Reason]:
-        if isinstance(error, FileNotFoundError) and isinstance(error.__cause__, Exception):
-            error = error.__cause__  # fsspec calls every failure of a HEAD request a missing file
-        status, line = getattr(error, "status", None) or 0, first_line(error)
-        silent = isinstance(error, (self._aiohttp.ClientConnectorError, TimeoutError))
-        forged = isinstance(error, self._aiohttp.ClientSSLError)
-        login = "write http(s)://user:password@host/… or use .netrc"
-        return [
-            (status in (401, 403, 407), f"refuses access ({status}); {login}", False),
-            (status in (404, 410), "does not exist; check the address", False),
-            (bool(status), f"answers {status} ({line}); try later", status in _BUSY),
-            (forged, f"has no certificate that this machine trusts ({line}); check the host", False),
-            (silent, f"cannot be reached ({line}); check the address and the network", True),
-        ]
+    async def _answer(self, address: str, headers: dict[str, str]) -> Any:
+        session = await self._fs.set_session()
+        answer = await session.get(self._fs.encode_url(address), headers=headers)
+        answer.raise_for_status()
+        return answer
 
     def close(self) -> None:
-        """End the connections."""
         if self._fs._session is not None:
             self._fs.close_session(self._fs.loop, self._fs._session)
 
@@ -143,14 +141,13 @@ class HttpRemote(Remote):
 # -- S3 ---------------------------------------------------------------------------------------------------
 
 _S3_CONFIG = {"connect_timeout": 15, "read_timeout": 60, "retries": {"max_attempts": 2}}
-_S3_CREDENTIALS = "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or AWS_PROFILE"
-_S3_REFUSED = re.compile(
-    r"access ?denied|forbidden|invalidaccesskeyid|signature|access key|token|\(403\)", re.IGNORECASE
-)
 
 
 class S3Remote(Remote):
     """A bucket, or a prefix in it. Where no credentials are found, it is asked as a public one."""
+
+    refuses = "refuses these credentials"
+    login = "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or AWS_PROFILE"
 
     def __init__(self, address: str, budget: SyncBudget) -> None:
         root = address.partition("://")[2].strip("/")
@@ -160,14 +157,14 @@ class S3Remote(Remote):
         self._fs = self._connect(anonymous=False)
 
     def _connect(self, *, anonymous: bool) -> Any:
-        return package("s3fs").S3FileSystem(
+        return _package("s3fs").S3FileSystem(
             anon=anonymous, skip_instance_cache=True, use_listings_cache=False, config_kwargs=_S3_CONFIG
         )
 
     def _list(self, path: str) -> list[RemoteEntry]:
         try:
             listed = self._pages(path)
-        except package("botocore.exceptions").NoCredentialsError:
+        except _package("botocore.exceptions").NoCredentialsError:
             self.close()
             self._fs = self._connect(anonymous=True)
             listed = self._pages(path)
@@ -175,7 +172,12 @@ class S3Remote(Remote):
             listed = self._fs.ls(path, detail=True, refresh=True)  # raises what is wrong with it
         if any(info["name"] == path for info in listed):
             raise NotADirectoryError(path)
-        return [self._entry(path, info) for info in listed if not _is_placeholder(path, info)]
+        return [
+            self._entry(path, info)
+            for info in listed
+            # The console shows an empty folder by an empty object of its name.
+            if info["name"] != f"{path}/" or info.get("StorageClass") == "DIRECTORY" or info["size"]
+        ]
 
     def _pages(self, path: str) -> list[dict[str, Any]]:
         """Not s3fs' `ls`: it has no end where the server's pages have none."""
@@ -189,9 +191,9 @@ class S3Remote(Remote):
             return listed
 
         try:
-            return list(package("fsspec.asyn").sync(self._fs.loop, collect))
-        except package("botocore.exceptions").ClientError as error:
-            raise package("s3fs.errors").translate_boto_error(error) from error
+            return list(_wait(self._fs, collect))
+        except _package("botocore.exceptions").ClientError as error:
+            raise _package("s3fs.errors").translate_boto_error(error) from error
 
     def _entry(self, parent: str, info: dict[str, Any]) -> RemoteEntry:
         tag = str(info.get("ETag", "")).strip('"')
@@ -207,43 +209,24 @@ class S3Remote(Remote):
         )
 
     def _facts(self, entry: RemoteEntry) -> RemoteEntry:
-        parent = entry.path.rpartition("/")[0]
-        fresh = self._entry(parent, self._fs.info(entry.path, refresh=True))
         bucket, _, key = entry.path.partition("/")
         head = self._fs.call_s3("head_object", Bucket=bucket, Key=key)
-        if head.get("ServerSideEncryption", "AES256") != "AES256" or "SSECustomerAlgorithm" in head:
-            return replace(fresh, md5=None)
-        return fresh  # its tag is a checksum: it is not encrypted with a key of the owner's
+        info = head | {"name": entry.path, "type": "file", "size": head["ContentLength"]}
+        fresh = self._entry(entry.path.rpartition("/")[0], info)
+        # The tag is no checksum where the object is encrypted with a key of its owner's.
+        owners = head.get("ServerSideEncryption", "AES256") != "AES256" or "SSECustomerAlgorithm" in head
+        return replace(fresh, md5=None) if owners else fresh
 
     def _open(self, entry: RemoteEntry, offset: int) -> Opened:
         """Not s3fs' files: they take an answer whole, however much it is."""
         bucket, _, key = entry.path.partition("/")
         rest = {"Range": f"bytes={offset}-"} if offset else {}
         body = self._fs.call_s3("get_object", Bucket=bucket, Key=key, **rest)["Body"]
-        loop, wait = self._fs.loop, package("fsspec.asyn").sync
-        close = partial(loop.call_soon_threadsafe, body.close)  # aiohttp's responses belong to its loop
-        return offset, lambda: bytes(wait(loop, body.read, CHUNK)), close
-
-    def _reasons(self, error: Exception) -> list[Reason]:
-        name, line = type(error).__name__, first_line(error)
-        silent = name in ("EndpointConnectionError", "ConnectTimeoutError")
-        unset = name in ("ProfileNotFound", "PartialCredentialsError", "NoRegionError")
-        refused = isinstance(error, PermissionError) or bool(_S3_REFUSED.search(str(error)))
-        return [
-            (silent, f"cannot be reached ({line}); check AWS_ENDPOINT_URL", True),
-            (unset, f"was not asked ({line}); {_S3_CREDENTIALS}", False),
-            (refused, f"refuses these credentials ({line}); {_S3_CREDENTIALS}", False),
-        ]
+        return offset, *_stream(self._fs, body, body)
 
     def close(self) -> None:
-        """End the connections."""
         if self._fs._s3 is not None:
             self._fs.close_session(self._fs.loop, self._fs._s3)
-
-
-def _is_placeholder(parent: str, info: dict[str, Any]) -> bool:
-    """The empty object by which the console shows an empty folder."""
-    return bool(info["name"] == f"{parent}/" and info.get("StorageClass") != "DIRECTORY" and not info["size"])
 
 
 # -- ssh --------------------------------------------------------------------------------------------------
@@ -260,70 +243,66 @@ class SftpRemote(Remote):
     connection between threads.
     """
 
+    login = "give user@ in the address, and a key in ~/.ssh or ssh-agent"
+
     def __init__(self, address: str, budget: SyncBudget) -> None:
-        parts, port = _split(address)
-        path = unquote(parts.path).rstrip("/") or "/"
-        if path == "/~" or path.startswith("/~/"):
-            path = path[3:] or "."  # below the user's own folder, which is where sftp starts
+        parts = _split(address)
+        given = unquote(parts.path).rstrip("/")
+        # What is below /~ is in the user's own folder, which is where sftp starts.
+        below_home = given == "/~" or given.startswith("/~/")
         user = f"{parts.username}@" if parts.username else ""
-        at_port = f":{port}" if port else ""
-        shown = f"sftp://{user}{parts.hostname}{at_port}{unquote(parts.path).rstrip('/')}"
-        super().__init__(shown, path, budget)
-        self._paramiko = package("paramiko")
+        at_port = f":{parts.port}" if parts.port else ""
+        root = given[3:] or "." if below_home else given or "/"
+        super().__init__(f"sftp://{user}{parts.hostname}{at_port}{given}", root, budget)
+        self._paramiko = _package("paramiko")
         # Its threads log every lost connection; what matters of that is told in one line.
         logging.getLogger("paramiko").addHandler(logging.NullHandler())
-        self._host, self._login = self._settings(parts, port)
-        self._remedy = f"ssh {f'-p {port} ' if port else ''}{user}{parts.hostname}"
+        # What the address says counts before what ~/.ssh/config says.
+        config = Path.home() / ".ssh" / "config"
+        known: Any = {}
+        if config.is_file():
+            known = self._paramiko.SSHConfig.from_path(str(config)).lookup(parts.hostname)
+        self._account = {
+            "hostname": known.get("hostname", parts.hostname),
+            "port": parts.port or int(known.get("port", 22)),
+            "username": unquote(parts.username) if parts.username else known.get("user"),
+            "password": unquote(parts.password) if parts.password else None,
+            "key_filename": [file for file in known.get("identityfile", ()) if os.path.exists(file)],
+        }
+        self.refuses = f"does not accept {self._account['username'] or 'your own user name'}"
+        self._by_hand = f"ssh {f'-p {parts.port} ' if parts.port else ''}{user}{parts.hostname}"
         self._mine = threading.local()
         self._clients: list[Any] = []
-
-    def _settings(self, parts: Any, port: int | None) -> tuple[str, dict[str, Any]]:
-        """Host and login: what the address says, then what ~/.ssh/config says."""
-        path = Path.home() / ".ssh" / "config"
-        known = self._paramiko.SSHConfig.from_path(str(path)).lookup(parts.hostname) if path.is_file() else {}
-        login: dict[str, Any] = {"port": port or int(known.get("port", 22))}
-        if parts.username or "user" in known:
-            login["username"] = unquote(parts.username) if parts.username else known["user"]
-        if parts.password:
-            login["password"] = unquote(parts.password)
-        if "identityfile" in known:
-            login["key_filename"] = [file for file in known["identityfile"] if os.path.exists(file)]
-        return known.get("hostname", parts.hostname), login
 
     @property
     def _sftp(self) -> Any:
         """This thread's own connection."""
         if getattr(self._mine, "sftp", None) is None:
-            self._mine.client, self._mine.sftp = self._connect()
+            self._mine.client = client = self._paramiko.SSHClient()
+            self._clients.append(client)
+            client.load_system_host_keys()
+            with suppress(OSError):
+                client.load_system_host_keys("/etc/ssh/ssh_known_hosts")
+            client.set_missing_host_key_policy(self)
+            try:
+                client.connect(**self._account, **_TIMEOUTS)
+                # Without it, each piece waits 40 ms for the other side's delayed acknowledgement.
+                client.get_transport().sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                sftp = client.open_sftp()
+                sftp.get_channel().settimeout(_SILENCE_S)
+            except BaseException:
+                client.close()
+                raise
+            self._mine.sftp = sftp
         return self._mine.sftp
 
-    def _connect(self) -> tuple[Any, Any]:
-        remedy = self._remedy
-
-        class Refuse(self._paramiko.MissingHostKeyPolicy):  # type: ignore[name-defined,misc]
-            def missing_host_key(self, client: Any, hostname: str, key: Any) -> None:
-                digest = base64.b64encode(hashlib.sha256(key.asbytes()).digest()).decode().rstrip("=")
-                raise DataError(
-                    f"{hostname} is not in ~/.ssh/known_hosts; run `{remedy}` once,"
-                    f" and accept its key if it should be SHA256:{digest}"
-                )
-
-        client = self._paramiko.SSHClient()
-        self._clients.append(client)
-        client.load_system_host_keys()
-        with suppress(OSError):
-            client.load_system_host_keys("/etc/ssh/ssh_known_hosts")
-        client.set_missing_host_key_policy(Refuse())
-        try:
-            client.connect(self._host, **self._login, **_TIMEOUTS)
-            # Without it, each piece waits 40 ms for the other side's delayed acknowledgement.
-            client.get_transport().sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            sftp = client.open_sftp()
-            sftp.get_channel().settimeout(_SILENCE_S)
-        except BaseException:
-            client.close()
-            raise
-        return client, sftp
+    def missing_host_key(self, client: Any, hostname: str, key: Any) -> None:
+        """What paramiko asks about a host that it does not know: it is refused."""
+        digest = base64.b64encode(hashlib.sha256(key.asbytes()).digest()).decode().rstrip("=")
+        raise DataError(
+            f"{hostname} is not in ~/.ssh/known_hosts; run `{self._by_hand}` once,"
+            f" and accept its key if it should be SHA256:{digest}"
+        )
 
     def reconnect(self) -> None:
         """The next question of this thread goes over a new connection."""
@@ -333,18 +312,17 @@ class SftpRemote(Remote):
                 self._mine.client.close()
 
     def close(self) -> None:
-        """End the connections."""
         for client in self._clients:
             client.close()
 
     def _list(self, path: str) -> Iterator[RemoteEntry]:
-        if kind_of(self._sftp.stat(path).st_mode) != "folder":
+        if RemoteEntry.of_stat("", path, self._sftp.stat(path)).kind != "folder":
             raise NotADirectoryError(path)
         for about in self._sftp.listdir_iter(path):
-            yield _sftp_entry(about.filename, f"{path.rstrip('/')}/{about.filename}", about)
+            yield RemoteEntry.of_stat(about.filename, f"{path.rstrip('/')}/{about.filename}", about)
 
     def _facts(self, entry: RemoteEntry) -> RemoteEntry:
-        return _sftp_entry(entry.name, entry.path, self._sftp.stat(entry.path))
+        return RemoteEntry.of_stat(entry.name, entry.path, self._sftp.stat(entry.path))
 
     def _open(self, entry: RemoteEntry, offset: int) -> Opened:
         file = self._sftp.open(entry.path, "rb")
@@ -356,23 +334,29 @@ class SftpRemote(Remote):
 
         return offset, read, file.close
 
-    def _reasons(self, error: Exception) -> list[Reason]:
-        ssh, line = self._paramiko, first_line(error)
-        who = self._login.get("username") or "your own user name"
-        stranger = isinstance(error, ssh.BadHostKeyException)
-        other = "shows another key than ~/.ssh/known_hosts; find out why, then ssh-keygen -R it"
-        locked = isinstance(error, ssh.PasswordRequiredException)
-        refused = isinstance(error, ssh.AuthenticationException) or "authentication" in str(error).lower()
-        silent = (ssh.ssh_exception.NoValidConnectionsError, TimeoutError, socket.gaierror)
-        give = "give user@ in the address, and a key in ~/.ssh or ssh-agent"
-        return [
-            (stranger, other, False),
-            (locked, "needs the passphrase of the key; run ssh-add first", False),
-            (refused, f"does not accept {who} ({line}); {give}", False),
-            (isinstance(error, silent), f"cannot be reached ({line}); check host, port and network", True),
-        ]
+
+_REMOTES: dict[str, type[Remote]] = {
+    "file": LocalRemote,
+    "sftp": SftpRemote,
+    "ssh": SftpRemote,
+    "s3": S3Remote,
+    "http": HttpRemote,
+    "https": HttpRemote,
+}
 
 
-def _sftp_entry(name: str, path: str, about: Any) -> RemoteEntry:
-    version = str(int(about.st_mtime or 0))
-    return RemoteEntry(name=name, path=path, kind=kind_of(about.st_mode), size=about.st_size, version=version)
+@contextmanager
+def open_remote(address: str, limits: SyncLimits) -> Iterator[Remote]:
+    """The folder that an address names; a path without `…://` is a folder of this machine."""
+    scheme, separator, _ = address.partition("://")
+    kind: Any = _REMOTES.get(scheme.lower()) if separator else LocalRemote
+    if kind is None:
+        known = ", ".join(f"{name}://" for name in _REMOTES)
+        raise DataError(
+            f"{scheme}:// is no kind of address that laptime knows; it knows {known} and plain paths"
+        )
+    remote: Remote = kind(address, SyncBudget(limits))
+    try:
+        yield remote
+    finally:
+        remote.close()

@@ -1,0 +1,149 @@
+"""Strategies against bandwidth: `python -m benchmarks.strategies [--rates 100mbit,10mbit] [--workers 1,2,4]`.
+
+A mini-batch of 64, of all ranks together, for any number of them. Each rank is on a host of its own
+(`on_hosts.py`); those of `mixed` are two groups of two, on two hosts. A figure is the mean over ranks of the
+median step, the first steps left out. The share of communication is that of the same steps, waiting for other
+stages included.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from tools.testbed import Host, down, set_rate, start_ray, up
+
+from benchmarks.on_hosts import SERVED, Plan, TrainingFailed, train
+from benchmarks.tables import NOTHING, Table
+from laptime.model import Stage
+from laptime.runs import Run
+
+BATCH = 64
+STEPS = {"1gbit": 60, "100mbit": 40, "10mbit": 14}
+SKIPPED = 4
+# How many ranks read the same samples, and the settings of a strategy; None: all of them.
+PLANS: dict[str, tuple[int | None, tuple[str, ...]]] = {
+    "data": (1, ()),
+    "sharded": (1, ()),
+    "local": (1, ()),
+    "model": (None, ()),
+    "feature": (None, ()),
+    "hybrid": (2, ("parallel.stages=2",)),
+    "asynchronous": (1, ()),
+    "mixed": (1, ("parallel.groups=2",)),
+}
+OF_FOUR = ("hybrid", "mixed")  # groups of at least two, and at least two of them
+CONFIG = """
+network = "zener4"
+[data]
+kind = "zener"
+samples = 1024
+[train]
+batch = {batch}
+epochs = 100
+steps = {steps}
+threads = 1
+device = "cpu"
+[validation]
+every = 0
+[checkpoint]
+every = 0
+"""
+GUIDE = "the guide, doubling the GPUs: −35 % (CNTK, MXNet), −28 % (Caffe), −10 % (Torch, TensorFlow)"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Measured:
+    """A training on so many ranks."""
+
+    step_s: float
+    communication: float  # share of the mean step
+
+    def cell(self, alone: Measured) -> str:
+        """Milliseconds, the change against one rank, samples/s and the share of communication."""
+        change = f"{(self.step_s / alone.step_s - 1) * 100:+.0f} %".replace("-", "−")
+        return (
+            f"{self.step_s * 1e3:.1f} ms ({change}), {BATCH / self.step_s:,.0f}/s, "
+            f"{self.communication * 100:.0f} % comm."
+        )
+
+
+def measure(hosts: Sequence[Host], strategy: str, rate: str) -> Measured:
+    """Train on one rank in each of these hosts."""
+    shared, settings = PLANS[strategy]
+    plan = Plan(
+        config=CONFIG.format(batch=BATCH * (shared or len(hosts)) // len(hosts), steps=STEPS.get(rate, 40)),
+        strategy=strategy,
+        settings=settings,
+        ranks_per_host=2 if strategy == "mixed" else 1,
+    )
+    measured = train(hosts[: len(hosts) // plan.ranks_per_host], plan, _measured)
+    assert isinstance(measured, Measured)
+    return measured
+
+
+def _measured(run: Run) -> Measured:
+    steps = [step for step in run.steps if step.stage is Stage.TRAIN]
+    walls = []
+    for rank in {step.rank for step in steps}:
+        mine = [step.wall_s for step in steps if step.rank == rank][SKIPPED:]
+        walls.append(np.median(mine))
+    later = [step for step in steps if step.step >= SKIPPED]
+    waited = sum((step.communication_s or 0.0) + (step.idle_s or 0.0) for step in later)
+    return Measured(step_s=float(np.mean(walls)), communication=waited / sum(step.wall_s for step in later))
+
+
+def main() -> None:
+    """Print a table for each bandwidth."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--rates", default=",".join(STEPS))
+    parser.add_argument("--workers", default="2,4")
+    parser.add_argument("--strategies", default=",".join(PLANS))
+    parser.add_argument("--markdown", type=Path)
+    asked = parser.parse_args()
+    counts = [int(count) for count in asked.workers.split(",")]
+    hosts = up(max(counts), "1gbit", ssh=False)
+    try:
+        alone = measure(hosts[:1], "data", "1gbit")
+        served = [name for name in asked.strategies.split(",") if name in SERVED]
+        if served:
+            start_ray(hosts, OMP_NUM_THREADS="1", GLOO_SOCKET_IFNAME="eth0")
+        for rate in asked.rates.split(","):
+            set_rate(rate)
+            rows = []
+            for strategy in asked.strategies.split(","):
+                rows.append([strategy, *(_cell(hosts[:count], strategy, rate, alone) for count in counts)])
+                print(*rows[-1], sep=" | ", flush=True)
+            table = _table(rate, alone, counts, rows)
+            print(table.text(), flush=True)
+            if asked.markdown:
+                with open(asked.markdown, "a", encoding="utf-8") as file:
+                    file.write(table.markdown() + "\n")
+    finally:
+        down()
+
+
+def _cell(hosts: Sequence[Host], strategy: str, rate: str, alone: Measured) -> str:
+    if strategy in OF_FOUR and len(hosts) < 4:
+        return NOTHING
+    try:
+        return measure(hosts, strategy, rate).cell(alone)
+    except TrainingFailed as error:
+        return f"failed ({error})"
+
+
+def _table(rate: str, alone: Measured, counts: Sequence[int], rows: Sequence[Sequence[str]]) -> Table:
+    return Table(
+        title=f"Mini-batch of {BATCH} at {rate}, {os.cpu_count()} cores",
+        header=["strategy", *(f"{count} ranks" for count in counts)],
+        rows=rows,
+        notes=[f"one rank: {alone.step_s * 1e3:.1f} ms, {BATCH / alone.step_s:,.0f} samples/s", GUIDE],
+    )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,1 +1,0 @@
-"""Predictions as typed views: of `laptime predict` or read from its files, for terminal and page."""
