@@ -99,6 +99,19 @@ def test_a_straggler_is_the_first_thing_to_look_at(straggling):
     assert look_first(run_view(straggling))[0].startswith("Rank 1 is slow: the others wait 11 %")
 
 
+def test_a_straggler_that_takes_most_of_a_step_is_named_once(tmp_path):
+    others = {"update_s": 0.0, "host_s": 0.0, "unexplained_s": 0.0, "forward_s": 0.0}
+    busy_s = (0.01, 0.1, 0.01)
+    rows = [
+        a_step(number, rank=rank, backward_s=busy, communication_s=0.1 - busy, **others)
+        for number in range(STEPS)
+        for rank, busy in enumerate(busy_s)
+    ]
+    told = look_first(run_view(a_run(tmp_path / "run", rows)))
+    assert told[0].startswith("Rank 1 is slow: the others wait 90 %")
+    assert not any("communication" in sentence for sentence in told)
+
+
 def test_a_slow_rank_that_nobody_waits_for_is_named_too(tmp_path):
     rows = [waiting(number, rank, 0.001, staleness=1.0) for number in range(STEPS) for rank in (0, 1)]
     others = {"backward_s": 0.0, "update_s": 0.0, "host_s": 0.0, "unexplained_s": 0.0, "staleness": 6.0}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -120,16 +121,19 @@ def _losses(stage: StageView, view: RunView) -> Iterator[str]:
     typical = {account: _typical(account, stage) for account in stage.accounts}
     worth = {account: share for account, share in typical.items() if share >= _WORTH[account]}
     waited = _waited_for_straggler(view)
-    for account in (Account.COMMUNICATION, Account.IDLE):
-        if worth.get(account, 1.0) <= 2 * waited:  # the slow rank is named already
-            del worth[account]
+    for_straggler = {
+        account
+        for account in (Account.COMMUNICATION, Account.IDLE)
+        if worth.get(account, math.inf) <= 2 * waited  # the slow rank is named already
+    }
+    worth = {account: share for account, share in worth.items() if account not in for_straggler}
     if worth:
         account = max(worth, key=lambda account: worth[account])
         yield _in_every_step(account, worth[account], stage, view)
     rare = [
         row
         for account, row in stage.accounts.items()
-        if account not in worth and row.share >= _WORTH[account]
+        if account not in worth and account not in for_straggler and row.share >= _WORTH[account]
     ]
     if rare:
         row = max(rare, key=lambda row: row.share)
