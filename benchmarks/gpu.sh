@@ -7,16 +7,22 @@
 # What that machine lacks travels as wheels (28 MB; unpacked they would be over the 64 MiB that may travel):
 #   pip download --dest .gpu-deps --python-version 3.12 --only-binary=:all: --no-deps \
 #     duckdb==2.0.0 pydantic pydantic_core annotated-types typing-inspection typing-extensions defusedxml simplejpeg
+# Ray's wheel is too large: unpacked, without jars, rllib and the dashboard's pages, stripped, it fits as .gpu-deps/*.tar.xz.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
-unpacked=/tmp/laptime-gpu-deps
-for wheel in .gpu-deps/*.whl; do
-  done_with="$unpacked/.$(basename "$wheel")"
-  [ -e "$wheel" ] && [ ! -e "$done_with" ] && python3 -m zipfile -e "$wheel" "$unpacked" && touch "$done_with"
+unpacked=/var/tmp/laptime-gpu-deps # not /tmp, of which every Ray node of the test bed has its own
+mkdir -p "$unpacked"
+for packed in .gpu-deps/*; do
+  done_with="$unpacked/.$(basename "$packed")"
+  [ -e "$packed" ] && [ ! -e "$done_with" ] || continue
+  case $packed in
+    *.whl) python3 -m zipfile -e "$packed" "$unpacked" ;;
+    *.tar.xz) tar -xf "$packed" -C "$unpacked" || python3 -m tarfile -e "$packed" "$unpacked" ;;
+  esac
+  touch "$done_with"
 done
-export PYTHONPATH="${PYTHONPATH:+$PYTHONPATH:}$unpacked"
-export PYTHONPATH="src:.${PYTHONPATH:+:$PYTHONPATH}" PYTHONUNBUFFERED=1
+export PYTHONPATH="$PWD/src:$PWD${PYTHONPATH:+:$PYTHONPATH}:$unpacked" PYTHONUNBUFFERED=1
 
 if [ "${1:-}" = "--" ]; then
   shift
