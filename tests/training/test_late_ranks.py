@@ -41,6 +41,7 @@ OTHERS = {
     name: CONFIG.replace("STRATEGY", name).replace("SCHEDULE", "1f1b")
     for name in ("data", "sharded", "feature", "local")
 }
+HYBRID = CONFIGS["1f1b"].replace('"model"', '"hybrid"') + 'stages = 2\nouter = "model"\n'
 SERVED = {  # groups of ranks that wait for each other at the parameter server, and ranks in each
     "asynchronous": (2, 1),
     "mixed": (2, 2),
@@ -98,6 +99,12 @@ def late(name, rank):
         sleep_before_forward()
 
 
+def late_in_hybrid(name, rank):
+    """The last stage of the second pipeline is late."""
+    if rank == 3:
+        sleep_in_forward()
+
+
 # Planted delays have to be long beside the noise.
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
@@ -112,6 +119,12 @@ def stages(tmp_path_factory):
 def others(tmp_path_factory):
     folder = tmp_path_factory.mktemp("others")
     return train_on_ranks([Training(text, folder / name) for name, text in OTHERS.items()], 2, before=late)
+
+
+@pytest.fixture(scope="module")
+def hybrid(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("hybrid")
+    return train_on_ranks([Training(HYBRID, folder / "hybrid")], 4, before=late_in_hybrid)["hybrid"]
 
 
 def steps_of(run, rank):
@@ -149,6 +162,17 @@ def test_a_late_stage_is_in_the_bubbles_of_the_other_and_in_no_other_account(sch
 def test_a_late_rank_is_communication_of_the_other_and_no_bubble(name, others):
     found_in(others[name], late=1, waiting=0, cause="host", effect="communication")
     assert all(step.bubble_drain_s is None for step in others[name].steps)
+
+
+@pytest.mark.parametrize(
+    ("rank", "account"),
+    [(1, "idle"), (2, "communication"), (0, "communication")],
+    ids=["stage-before", "same-stage", "other-pipeline"],
+)
+def test_a_late_stage_of_a_hybrid_is_a_bubble_in_its_pipeline_and_communication_beside_it(
+    rank, account, hybrid
+):
+    found_in(hybrid, late=3, waiting=rank, cause="forward", effect=account)
 
 
 @pytest.mark.parametrize("name", SERVED)

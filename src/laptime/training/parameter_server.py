@@ -53,13 +53,14 @@ class Answer:
     version: int  # updates that they have seen
     staleness: int  # updates of others between this worker's reading and its update
     stop: bool  # the training has reached its target
+    restored: bool = False  # the server has died, and found its last snapshot
 
 
 class ParameterServer:
     """The state and rules of one server; Ray makes an actor of it.
 
     It learns its plan from the worker that joins first. One that has died starts empty, and goes on from its
-    last snapshot with the next worker that joins again.
+    last snapshot with the next worker that joins again; on another machine, from the worker's parameters.
     """
 
     _plan: ServerPlan
@@ -68,7 +69,7 @@ class ParameterServer:
         # Written now and then; a restarted server begins with it. On another machine, among temporary files.
         self._snapshot = Path(tempfile.gettempdir()) / snapshot
         self._restarted = ray_module().get_runtime_context().was_current_actor_reconstructed
-        self._begun = False
+        self._begun = self._restored = False
         self._version = 0
         self._clocks: dict[int, int] = {}  # updates of each worker that is there
         self._awaited: set[int] = set()  # workers that have not been there yet
@@ -172,7 +173,11 @@ class ParameterServer:
 
     def _answer(self, staleness: int) -> Answer:
         return Answer(
-            parameters=self._flat.numpy().copy(), version=self._version, staleness=staleness, stop=self._stop
+            parameters=self._flat.numpy().copy(),
+            version=self._version,
+            staleness=staleness,
+            stop=self._stop,
+            restored=self._restored,
         )
 
     async def end(self) -> None:
@@ -221,6 +226,7 @@ class ParameterServer:
         self._schedule.load_state_dict(dict(state["schedule"]))
         self._version = int(state["version"])
         self._stop = bool(state["stop"])
+        self._restored = True
 
 
 def _views(flat: torch.Tensor, shapes: Sequence[tuple[int, ...]]) -> list[torch.Tensor]:

@@ -134,9 +134,10 @@ class Asynchronous(Strategy):
                 time.sleep(RETRY_S)
 
     def _no_answer(self, error: Exception) -> TrainingError:
+        bounded = ", or waited for a worker that stands still" if self.plan.staleness is not None else ""
         return TrainingError(
-            f"a parameter server did not answer within {self.plan.timeout:g} s ({first_line(error)}); "
-            "--resume goes on from the last checkpoint"
+            f"a parameter server did not answer within {self.plan.timeout:g} s{bounded} "
+            f"({first_line(error)}); --resume goes on from the last checkpoint"
         )
 
     def _answered(self, asked: Any, number: int) -> Answer:
@@ -150,8 +151,9 @@ class Asynchronous(Strategy):
         except ray.exceptions.GetTimeoutError as error:
             raise self._no_answer(error) from error
         if answer is None:
-            self._recorder.note("a parameter server died and began again from its last snapshot")
             answer = self._join(number)
+            start = "its last snapshot" if answer.restored else "a worker's parameters"
+            self._recorder.note(f"a parameter server died and began again from {start}")
         return answer
 
     def _take(self, answers: list[Answer]) -> None:
