@@ -21,12 +21,14 @@ from pathlib import Path
 from tools.testbed import FOLDER, RAY_PORT, Host, ray_command
 
 from laptime.runs import Run, load
+from laptime.training.launch.ray_head import DIRECT_CALLS
 
 PORT = 29_617
 SERVED = ("asynchronous", "mixed")
 STOPPED_S, RUNNING_S = 0.02, 0.01  # of a slow rank, in turn: a third of its speed
 LIMIT_S = 300.0
 _FOR_RAY = ("RAY_AUTH_MODE=disabled", "OMP_NUM_THREADS=1")
+RAY_NODE = {"OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "eth0", **DIRECT_CALLS}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -20,7 +20,7 @@ from pathlib import Path
 
 from tools.testbed import Host, down, set_rate, start_ray, up
 
-from benchmarks.on_hosts import SERVED, Plan, TrainingFailed, train
+from benchmarks.on_hosts import RAY_NODE, SERVED, Plan, TrainingFailed, train
 from benchmarks.tables import Table
 from laptime.model.comparison import geometric_mean, mean_interval
 from laptime.model.target import TargetTime
@@ -131,7 +131,7 @@ def main() -> None:
     hosts = up(HOSTS, "1gbit", ssh=False)
     try:
         if set(asked.strategies.split(",")) & set(SERVED):
-            start_ray(hosts, RANKS_PER_HOST, OMP_NUM_THREADS="1", GLOO_SOCKET_IFNAME="eth0")
+            start_ray(hosts, RANKS_PER_HOST, RAY_NODE)
         for rate in asked.rates.split(","):
             set_rate(rate)
             rows = []

@@ -21,10 +21,11 @@ import subprocess
 import sys
 import time
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 
 _CHECKOUT = Path(__file__).resolve().parents[1]
 BED = int(os.environ.get("LAPTIME_TESTBED") or zlib.crc32(bytes(_CHECKOUT)) % 250)
@@ -200,15 +201,19 @@ def _start_ssh(hosts: Sequence[Host]) -> None:
 # -- Ray -----------------------------------------------------------------------------------------------------
 
 
-def start_ray(hosts: Sequence[Host], cpus: int = 2, **variables: str) -> str:
+def start_ray(
+    hosts: Sequence[Host], cpus: int = 2, variables: Mapping[str, str] = MappingProxyType({})
+) -> str:
     """A Ray node in each host, with a /tmp of its own; the cluster's address. `variables` are set for all."""
     address = f"{hosts[0].address}:{RAY_PORT}"
     for host in hosts:
-        start_ray_node(host, address, cpus, **variables)
+        start_ray_node(host, address, cpus, variables)
     return address
 
 
-def start_ray_node(host: Host, address: str, cpus: int = 2, **variables: str) -> None:
+def start_ray_node(
+    host: Host, address: str, cpus: int = 2, variables: Mapping[str, str] = MappingProxyType({})
+) -> None:
     """A Ray node; the one that the address names is the head."""
     tmp_of(host).mkdir(exist_ok=True)
     port = address.rpartition(":")[2]
@@ -227,8 +232,15 @@ def tmp_of(host: Host) -> Path:
 
 
 def ray_command(host: Host, *words: str) -> list[str]:
-    """A command line that runs inside the host and sees the /tmp of its Ray node."""
-    script = f'mount --bind {tmp_of(host)} /tmp && exec "$@"'
+    """A command line that runs inside the host and sees the /tmp of its Ray node.
+
+    A checkout below /tmp stays where it is. Mounts are the command's own: `ip netns exec` makes it so.
+    """
+    tmp, script = tmp_of(host), ""
+    if _CHECKOUT.is_relative_to("/tmp"):
+        kept = tmp / _CHECKOUT.relative_to("/tmp")
+        script = f"mkdir -p {kept} && mount --bind {_CHECKOUT} {kept} && "
+    script += f'mount --rbind {tmp} /tmp && exec "$@"'
     return host.command("sh", "-c", script, "sh", *words)
 
 

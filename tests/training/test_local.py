@@ -1,10 +1,16 @@
 """Groups that train by themselves and average their parameters."""
 
 import pytest
+import torch
+import torch.nn.functional as F
 from tests.training.ranks_here import Training, losses, train_on_ranks
 
 from laptime.runs.exchanges import read_exchanges
+from laptime.training import checkpoint
+from laptime.training.build import ready
 from laptime.training.config.reading import read_config
+from laptime.training.device_setup import DeviceSetup
+from laptime.training.ranks import Ranks
 from laptime.training.session import train
 
 CONFIG = """
@@ -41,6 +47,7 @@ SETTINGS = {
         "parallel.outer_momentum=0",
     ),
     "seldom": ("parallel.average_every=4",),
+    "apart": ("parallel.average_every=5",),  # twelve steps: the groups end apart
 }
 
 
@@ -65,6 +72,23 @@ def test_groups_differ_between_two_meetings_and_communicate_seldom(runs):
     often, seldom = (read_exchanges(runs[name])[0].collectives for name in ("every", "seldom"))
     assert [each.kind for each in often] == [each.kind for each in seldom] == ["all_reduce"]
     assert often[0].bytes == 4 * seldom[0].bytes > 0
+
+
+def test_what_is_validated_is_what_is_saved(runs):
+    """The average of the groups, in the middle between two meetings."""
+    run = runs["apart"]
+    saved = checkpoint.load(run.path / checkpoint.LAST)
+    config = read_config(run.path.parent / "apart-0.toml").config
+    made = ready(config, DeviceSetup.of("cpu", Ranks(), threads=1))
+    made.network.load_state_dict(saved["network"])
+    made.network.eval()
+    with torch.no_grad():
+        parts = [
+            (float(F.cross_entropy(made.network(images), labels)), len(labels))
+            for images, labels in made.validation.epoch(0)
+        ]
+    expected = sum(loss * size for loss, size in parts) / sum(size for _, size in parts)
+    assert saved["counts"]["validation_loss"] == pytest.approx(expected, rel=1e-5)
 
 
 def test_a_checkpoint_of_groups_cannot_be_resumed_exactly():

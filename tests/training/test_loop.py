@@ -256,6 +256,45 @@ def test_gradients_are_summed_over_steps(tmp_path):
     assert [step.optimizer_step for step in run.steps if step.stage == "train"] == [0, 1, 1, 2, 3]
 
 
+@pytest.mark.parametrize("stop_at", [5, 6, 7, 8])
+def test_a_training_broken_between_two_updates_goes_on_as_an_unbroken_one(stop_at, tmp_path):
+    """Gradients that wait for their update are in no checkpoint: it comes after the update."""
+    config = configured(
+        train={"batch": 4, "epochs": 2, "accumulate": 4}, checkpoint={"every": 0, "every_steps": 3}
+    )
+    whole = training(tmp_path / "whole", config).run()
+
+    def stop(now):
+        if now.step == stop_at:
+            os.kill(os.getpid(), signal.SIGINT)
+
+    with pytest.raises(KeyboardInterrupt):
+        training(tmp_path / "broken", config, watch=stop).run()
+    assert losses(training(tmp_path / "broken", config, resume=True).run()) == losses(whole)
+
+
+def test_a_schedule_is_planned_over_updates_and_the_last_batches_are_applied(tmp_path):
+    config = configured(train={"batch": 4, "epochs": 3, "accumulate": 4, "steps": 13})
+    loop = training(tmp_path / "run", config)
+    # An epoch has ten batches: three updates; three batches more are one.
+    assert loop._ready.updates == 4
+    updates = [step.optimizer_step for step in loop.run().steps if step.stage == "train"]
+    assert updates[-4:] == [3, 3, 3, 4]
+
+
+def test_a_rank_that_was_lost_after_its_last_step_validates_and_saves(tmp_path):
+    config = configured(checkpoint={"every": 0})
+    training(tmp_path / "run", config).run()
+    last = tmp_path / "run" / checkpoint.LAST
+    before = checkpoint.load(last)
+    checkpoint.save(last, {**before, "counts": {**before["counts"], "best": -1.0}})
+    best = (tmp_path / "run" / checkpoint.BEST).read_bytes()
+    run = training(tmp_path / "run", config, rejoin=True).run()
+    assert len(losses(run)) == 15
+    assert checkpoint.load(last)["counts"]["attempt"] == 2
+    assert (tmp_path / "run" / checkpoint.BEST).read_bytes() == best
+
+
 def test_a_loss_that_is_no_number_ends_in_one_line_and_the_run_is_kept(tmp_path):
     config = configured(optimizer={"name": "sgd", "lr": 1e30})
     with pytest.raises(

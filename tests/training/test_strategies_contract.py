@@ -136,6 +136,8 @@ def test_every_strategy_is_tried_here_or_beside():
         (2, ["parallel.strategy=model", "drop_last=false"], "loader.drop_last"),
         (4, ["parallel.strategy=local", "groups=3"], "parallel.groups = 3 does not divide 4 ranks"),
         (4, ["parallel.strategy=mixed"], "needs parallel.groups"),
+        (5, ["parallel.strategy=mixed", "groups=2"], "parallel.groups = 2 does not divide 5 ranks"),
+        (4, ["parallel.strategy=asynchronous", "groups=2"], "leave it out, or use 'mixed'"),
     ],
 )
 def test_a_plan_that_cannot_work_is_refused_in_one_line(ranks, settings, said, tmp_path):

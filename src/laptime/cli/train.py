@@ -44,7 +44,6 @@ _HOSTS_HELP = "Train on these machines, over ssh; or a file with a name in each 
 _RAY_HELP = "Train on the nodes of this Ray cluster: HOST:PORT, or auto."
 _SSH_HELP = "What to call instead of ssh, such as 'ssh -F FILE'."
 _PYTHON_HELP = "The hosts' Python interpreter; by default the path of this one."
-_CHECKPOINT = Path("checkpoint/last.pt")
 _EXPLAIN_HELP = "Print every value and why it has it; train nothing."
 
 
@@ -306,6 +305,7 @@ def _launched_groups(asked: _Asked) -> Run:
         from laptime.training.launch.groups import Groups, launch_groups, launch_groups_on_ray
         from laptime.training.strategies import STRATEGIES
     plan = asked.resolved.config.parallel
+    STRATEGIES[plan.strategy].check(asked.resolved.config, asked.workers)
     groups = plan.groups or asked.workers
     size = asked.workers // groups
     of_all = Groups(groups=groups, size=size, servers=plan.servers, restarts=plan.restarts, out=asked.out)
@@ -313,7 +313,6 @@ def _launched_groups(asked: _Asked) -> Run:
         if asked.ray is None:
             launch_groups([*asked.arguments(), "--workers", str(size)], of_all, say=say)
         else:
-            STRATEGIES[plan.strategy].check(asked.resolved.config, asked.workers)
             task = _node_task(asked, workers=size)
             launch_groups_on_ray(
                 task, of_all, address=asked.ray, laptime=__version__, resume=asked.resume, say=say
@@ -345,12 +344,13 @@ def _node_task(asked: _Asked, *, workers: int) -> NodeTask:
 
 
 def _ended(run: Run, every_layer: bool) -> Outcome:
+    from laptime.runs.directory import LAST_CHECKPOINT
     from laptime.views.run_view import run_view
 
     view = run_view(run)
     where, laptime = shlex.quote(str(run.path)), laptime_command()
     # Without a checkpoint it would be refused.
-    resume = f"    {laptime} train … --resume --out {where}" if (run.path / _CHECKPOINT).exists() else ""
+    resume = f"    {laptime} train … --resume --out {where}" if (run.path / LAST_CHECKPOINT).exists() else ""
     told = f"\n{_learned(run, view)}\nThe run is in {run.path}\n  {laptime} show {where}{resume}"
     return Outcome.of_run(view, every_layer=every_layer, below=[told])
 
@@ -391,15 +391,20 @@ def _ending(left: Callable[[], str], *, failed: bool = True) -> Iterator[None]:
 def _unfinished(out: Path) -> Callable[[], str]:
     """A line on the run that is there when it is called; empty where nothing was written since."""
 
+    from laptime.runs.directory import LAST_CHECKPOINT
+    from laptime.runs.document import RUN_FILE
+
     def written() -> int | None:
         with suppress(OSError):
-            return (out / "run.json").stat().st_mtime_ns
+            return (out / RUN_FILE).stat().st_mtime_ns
         return None
 
     def line() -> str:
         if written() == before:
             return ""
-        goes_on = f"; --resume --out {shlex.quote(str(out))} goes on" if (out / _CHECKPOINT).exists() else ""
+        goes_on = (
+            f"; --resume --out {shlex.quote(str(out))} goes on" if (out / LAST_CHECKPOINT).exists() else ""
+        )
         return f"the run so far is in {out}{goes_on}"
 
     before = written()

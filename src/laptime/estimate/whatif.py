@@ -54,7 +54,7 @@ LIMITS: Mapping[str, tuple[float, float]] = {
 }
 """The least and the most of each number: what sliders and fields of a page take too."""
 FACTORS: Mapping[str, str] = {
-    "compute": "multiprocessors: every peak FLOP/s, and what kernels take beyond their roofline",
+    "compute": "GPU compute: peak FLOP/s, and what kernels take beyond their roofline",
     "bandwidth": "bytes a second of the device's memory",
     "link": "bytes a second between the GPUs of a node; its latency stays",
     "host": "the speed of Python and of launching kernels",
@@ -113,7 +113,7 @@ class Question:
             if name not in known:
                 near = difflib.get_close_matches(name, known, n=1)
                 hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(known)}"
-                raise PredictionError(f"nothing can be asked by {_short(name)}; {hint}")
+                raise PredictionError(f"there is no parameter {_short(name)}; {hint}")
             if text.strip():
                 given[name] = _value(name, text.strip())
         if "epochs" in given and "samples" not in given:
@@ -145,9 +145,9 @@ def _value(name: str, text: str) -> Any:
     parts = [part.strip() for part in text.split(",")] if name == "devices" else [text]
     devices = tuple(dict.fromkeys(filter(None, parts)))
     if len(devices) > MOST_DEVICES:
-        raise PredictionError(f"devices has {len(devices)} names; give {MOST_DEVICES} at most")
+        raise PredictionError(f"{name} has {len(devices)} names; give {MOST_DEVICES} at most")
     for device in devices:
-        told = f"devices has {_short(device)}"
+        told = f"{name} has {_short(device)}"
         if len(device) > LONGEST_NAME:
             raise PredictionError(
                 f"{told}; give names of `laptime devices`, {LONGEST_NAME} characters at most"

@@ -129,7 +129,8 @@ class KernelTracer:
 
     def collect(self, steps: Iterable[tuple[int, RawStep]], is_layer: NDArray[np.bool_]) -> None:
         """Stop the session and give each traced step what its trace says."""
-        events = self._stop()
+        events, steps = self._stop(), list(steps)
+        last = max((raw.fields["step"] for _, raw in steps), default=0)
         for number, raw in steps:
             trace = read_trace(events, number, resolved(raw.owners, is_layer).tolist())
             if trace.complete:
@@ -138,7 +139,7 @@ class KernelTracer:
             self.dropped += 1
             if self._retries < MOST_RETRIES:  # try again two steps on, past a new warm-up
                 self._retries += 1
-                self.wanted.add(raw.fields["step"] + 3)
+                self.wanted.add(last + 3)
 
     def give_up(self, reason: str) -> None:
         """After an internal error: trace no more."""

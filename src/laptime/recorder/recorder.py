@@ -365,7 +365,7 @@ class Recorder:
                 yield batch
                 finished = True
             finally:
-                # After `break` only a step that did its work counts; after an exception, none does.
+                # After `break` or an exception only a step that has updated the network counts.
                 if self._active and self.step_number != number and not self.evidence.works:
                     attempt(RecordingPart.RECORDING, self.timeline.mark, DATA_WAIT)  # a loop within closed it
                 elif self._active and (finished or self.evidence.update):
@@ -625,7 +625,7 @@ class Recorder:
     # -- other calls from a loop ---------------------------------------------------------------------------
 
     def log(self, **values: Any) -> None:
-        """Loss, top1 or topn of the running step: a number, or a function that gives one at the flush.
+        """Loss, top1, topn or staleness of the running step: a number, or a function that is called later.
 
         Tensors are read at the flush: this never synchronises. What cannot be kept is told once, not raised:
         nobody's training ends over a number for a log.
@@ -705,7 +705,7 @@ class Recorder:
         self.facts.note(text)
 
     def bubbles(self, cause: str | None) -> None:
-        """From here on a wait for another stage is idle time: `fill`, `drain`, `imbalance`; None: no more."""
+        """Charge waits for other stages to `idle`, by `fill`, `drain` or `imbalance`; None: no longer."""
         self.hooks.collectives.bubble = cause
 
     def exchange(self, kind: str, size: int) -> AbstractContextManager[None]:

@@ -23,9 +23,11 @@ from laptime.runs.schema import TABLES
 
 RESERVE_FILE = ".reserve"
 CHECKPOINT_FOLDER = "checkpoint"
+LAST_CHECKPOINT = f"{CHECKPOINT_FOLDER}/last.pt"
 STALE_S = 60.0  # twelve flushes of 5 s missed: a pause that long is no longer a busy disk
 _FOLDERS = ("csv", CHECKPOINT_FOLDER, *TABLES)
-OF_RANK = re.compile(r"(?:part|health|exchanges)-r(\d+)\b.*")  # files that belong to one rank
+RANK_FILES = ("part", "health", "exchanges")  # files that belong to one rank: part-r3…
+OF_RANK = re.compile(rf"(?:{'|'.join(RANK_FILES)})-r(\d+)\b.*")
 
 
 def default_out(name: str = "run") -> Path:

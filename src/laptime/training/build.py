@@ -66,7 +66,9 @@ def ready(config: Config, setup: DeviceSetup, data: Data | None = None) -> Ready
         for name, parameters in groups.items()
     }
     per_epoch = -(-batches.order.batches // config.train.accumulate)
-    updates = min(config.train.epochs * per_epoch, config.train.steps or config.train.epochs * per_epoch)
+    steps = config.train.epochs * batches.order.batches
+    whole, rest = divmod(min(steps, config.train.steps or steps), batches.order.batches)
+    updates = whole * per_epoch + -(-rest // config.train.accumulate)
     return Ready(
         setup=setup,
         network=network,

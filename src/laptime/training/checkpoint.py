@@ -21,7 +21,7 @@ from laptime.files.read import check_memory, open_plain
 from laptime.files.text import first_line, one_line
 from laptime.files.write import replacing
 from laptime.recorder.backends import accelerators
-from laptime.runs.directory import unused
+from laptime.runs.directory import CHECKPOINT_FOLDER, LAST_CHECKPOINT, unused
 from laptime.training.config import Config
 from laptime.training.config.fields import written
 from laptime.training.config.reading import leaves
@@ -29,7 +29,7 @@ from laptime.training.config.reading import leaves
 if TYPE_CHECKING:
     from laptime.training.build import Ready
 
-LAST, BEST = "checkpoint/last.pt", "checkpoint/best.pt"  # in a run's directory
+LAST, BEST = LAST_CHECKPOINT, f"{CHECKPOINT_FOLDER}/best.pt"  # in a run's directory
 VERSION = 1
 
 

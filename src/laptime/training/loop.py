@@ -85,6 +85,7 @@ class TrainingLoop:
         self._strategy = ready.strategy
         self._strategy.connect(self._network, losses=len(ready.optimizers))
         self._random: dict[str, Any] | None = None
+        self._rejoins = rejoin
         self._state = TrainingState(config=config, ready=ready, scaler=self._scaler)
         if rejoin:
             self._counts = self._rejoined()
@@ -120,7 +121,15 @@ class TrainingLoop:
             updates=mine.updates_by(step),
             elapsed_s=mine.elapsed_s,
             attempt=max(1, *self._ranks.gather(load(self.out).last_attempt + 1)),
+            best=self._ranks.of_first(self._best_saved),
         )
+
+    def _best_saved(self) -> float:
+        """The best validation loss that a checkpoint of this run has seen."""
+        try:
+            return float(checkpoint.load(self.out / checkpoint.LAST)["counts"]["best"])
+        except LaptimeError:  # there is none yet
+            return inf
 
     # -- start to end ----------------------------------------------------------------------------------------
 
@@ -218,6 +227,9 @@ class TrainingLoop:
             updates=self._ready.updates,
             updates_per_epoch=self._ready.updates_per_epoch,
         )
+        if self._rejoins and self.done:  # it was lost after its last step
+            self._strategy.end()
+            self._save(recorder, self._validate(recorder, final=True))
         while not self.done:
             self._train_epoch(recorder)
             whole = counts.batch >= self.epoch_steps
@@ -273,15 +285,19 @@ class TrainingLoop:
 
     def _between(self, batches: Iterator[Batch], recorder: Recorder) -> Iterator[Batch]:
         """The batches. Checkpoints and stops come between two steps, after the first has been recorded."""
-        every, began = self.config.checkpoint.every_steps, self._counts.step
+        every, began, due = self.config.checkpoint.every_steps, self._counts.step, False
         while True:
             step = self._counts.step
-            if self._barrier is None and self._requests.times:
+            # Gradients that wait for their update are in no checkpoint.
+            updated = self._update_follows(batch=self._counts.batch, step=step)
+            if self._barrier is None and self._requests.times and updated:
                 self._stop(recorder)
             # Not by a break in the loop: a step that only servers update would not be recorded.
             if step >= self.steps or self._strategy.ended:
                 return
-            if every and step % every == 0 and step > began:
+            due = due or bool(every and step % every == 0 and step > began)
+            if due and updated:
+                due = False
                 with recorder.account("host"):
                     self._save(recorder)
             batch = next(batches, None)
@@ -289,9 +305,13 @@ class TrainingLoop:
                 return
             # Only where another step follows: at the end of an epoch all ranks validate first.
             asked = self._requests.times > 0
-            if self._barrier is not None and not self._barrier.may_begin(step + 1, asked=asked):
+            if self._barrier is not None and not self._barrier.may_begin(step + 1, asked=asked) and updated:
                 self._stop(recorder)
             yield batch
+
+    def _update_follows(self, *, batch: int, step: int) -> bool:
+        """Whether the parameters are updated after so many batches of an epoch, steps of the training."""
+        return batch % self.config.train.accumulate == 0 or batch >= self.epoch_steps or step >= self.steps
 
     def _stop(self, recorder: Recorder) -> NoReturn:
         with recorder.account("host"):
@@ -305,7 +325,7 @@ class TrainingLoop:
         """
         train, counts, strategy = self.config.train, self._counts, self._strategy
         moment = Moment(epoch=counts.epoch, epochs=train.epochs)
-        due = (counts.batch + 1) % train.accumulate == 0 or counts.batch + 1 >= self.epoch_steps
+        due = self._update_follows(batch=counts.batch + 1, step=counts.step + 1)
         parts = strategy.losses(self._ready.objective, self._shaped(batch), moment)
         first: StepLoss | None = None
         held_back = nullcontext if due else strategy.accumulating  # no exchange between ranks yet
@@ -407,16 +427,17 @@ class TrainingLoop:
             return inf
         self._strategy.network.eval()
         judged: list[tuple[float | Tensor, float | Tensor, int]] = []
-        for batch in self._steps(recorder, batches.epoch(0), Stage.VALIDATION):
-            with torch.no_grad(), self._autocast():
-                part = self._strategy.judge(self._ready.objective, self._network, self._shaped(batch))
-            if part is not None:
-                self._log(recorder, part)
-                top1: float | Tensor = 0.0
-                if part.scores is not None and part.targets is not None:
-                    top1 = top_n(part.scores, part.targets, self.config.validation.topn)[0]
-                judged.append((part.loss.detach(), top1, len(batch[0])))
-            self._counts.recorded += 1
+        with self._strategy.validating():
+            for batch in self._steps(recorder, batches.epoch(0), Stage.VALIDATION):
+                with torch.no_grad(), self._autocast():
+                    part = self._strategy.judge(self._ready.objective, self._network, self._shaped(batch))
+                if part is not None:
+                    self._log(recorder, part)
+                    top1: float | Tensor = 0.0
+                    if part.scores is not None and part.targets is not None:
+                        top1 = top_n(part.scores, part.targets, self.config.validation.topn)[0]
+                    judged.append((part.loss.detach(), top1, len(batch[0])))
+                self._counts.recorded += 1
         # Read back here and not in the loop, which would wait for the device at every batch.
         rows = [(float(loss) * size, float(top1) * size, size) for loss, top1, size in judged]
         mine = [sum(column) for column in zip((0.0, 0.0, 0), *rows, strict=True)]
@@ -517,7 +538,7 @@ def share_run(out: Path, ranks: Ranks) -> None:
 def wait_for_run(out: Path, seconds: float) -> None:
     """Wait until rank 0, of another group, has made the run's directory."""
     until = time.monotonic() + seconds
-    while not (out / "run.json").exists():
+    while not (out / RUN_FILE).exists():
         if time.monotonic() > until:
             raise TrainingError(f"rank 0 did not begin {out} within {seconds:g} s")
         time.sleep(0.05)

@@ -24,7 +24,7 @@ class ParallelConfig(ConfigSection):
     schedule: Literal["1f1b", "gpipe"] = "1f1b"
     """Order of a stage's passes: one forward, one backward; or all forward, then all backward."""
     outer: Literal["model", "data"] = "model"
-    """What `hybrid` spreads over neighbouring groups of ranks, such as hosts; the other stays within."""
+    """`model`: `hybrid` has its stages across hosts, replicas within one; `data`: the other way round."""
     average_every: PositiveInt = 8
     """Steps that a group of `local` takes by itself before parameters are averaged."""
     average: Literal["mean", "diloco"] = "mean"

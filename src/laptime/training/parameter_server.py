@@ -113,6 +113,7 @@ class ParameterServer:
             self._round.pop(worker, None)
             self._awaited.discard(worker)
             self._lost.discard(worker)
+            self._save()  # it holds who is there
             self._changed.notify_all()
             await self._changed.wait_for(lambda: not self._awaited)
             return self._answer(0)
@@ -126,6 +127,8 @@ class ParameterServer:
             self._lost.discard(worker)
             (self._lost if returns else self._gone).add(worker)
             self._apply_full_round()
+            if self._begun:
+                self._save()
             self._changed.notify_all()
 
     async def exchange(self, worker: int, version: int, gradient: Flat) -> Answer | None:
@@ -192,9 +195,9 @@ class ParameterServer:
         with suppress(OSError):  # it has checkpoints
             self._snapshot.parent.rmdir()
 
-    async def workers(self) -> list[int]:
-        """Those that are there, and those that are expected."""
-        return sorted({*self._clocks, *self._awaited, *self._lost})
+    async def workers(self) -> list[int] | None:
+        """Those that are there, and those that are expected; None where no worker has joined."""
+        return sorted({*self._clocks, *self._awaited, *self._lost}) if self._begun else None
 
     async def newest(self) -> Answer | None:
         """The parameters of the moment; None where no worker has joined."""
@@ -211,6 +214,7 @@ class ParameterServer:
             "schedule": self._schedule.state_dict(),
             "version": self._version,
             "stop": self._stop,
+            "clocks": dict(self._clocks),
         }
 
     def _save(self) -> None:
@@ -226,6 +230,11 @@ class ParameterServer:
         self._schedule.load_state_dict(dict(state["schedule"]))
         self._version = int(state["version"])
         self._stop = bool(state["stop"])
+        self._clocks = {
+            worker: updates
+            for worker, updates in state["clocks"].items()
+            if worker not in self._lost | self._gone
+        }
         self._restored = True
 
 

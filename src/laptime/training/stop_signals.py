@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 SAME_S = 1.0  # a terminal and a launcher both deliver one Ctrl-C
 KILL_S = 10.0  # until a process is killed that does not stop
 LOOK_S = 0.2  # between two looks at the store of the ranks, which take 0.1 ms in a thread
+CLOSING_S = 60  # in which ranks that were asked to stop take their last step and save it
 ORPHAN_S = 15.0  # until a process is killed that goes on without its parent
 CHILD = "LAPTIME_CHILD"  # in the environment of the processes that laptime starts: which process did
 

@@ -10,39 +10,38 @@ from torch import nn
 from torch.distributed.tensor import DTensor, distribute_tensor
 from torch.optim import Optimizer
 
-
-def whole_state(part: nn.Module | Optimizer) -> Mapping[str, Any]:
-    """The state of a network or an optimizer with every DTensor gathered. All ranks must call it."""
-    return dict(_whole(part.state_dict()))
+from laptime.training.strategies.contract import Strategy
 
 
-def _whole(value: Any) -> Any:
-    if isinstance(value, DTensor):
-        return value.full_tensor().detach()
-    if isinstance(value, Mapping):
-        return {key: _whole(inner) for key, inner in value.items()}
-    if isinstance(value, list | tuple):
-        return type(value)(map(_whole, value))
-    return value
+class SplitTensors(Strategy):
+    """What strategies share whose parameters are DTensors. All ranks must call `…_state`."""
 
+    def clip(self, parameters: Iterable[nn.Parameter], norm: float) -> None:
+        trained = list(parameters)
+        scale_down(trained, global_norm(trained), norm)
 
-def load_network(network: nn.Module, state: Mapping[str, Any]) -> None:
-    """Load a whole network's state; each rank keeps its part."""
-    now = network.state_dict()
-    network.load_state_dict({name: _like(value, now.get(name)) for name, value in state.items()})
+    def network_state(self, network: nn.Module) -> Mapping[str, Any]:
+        return dict(_whole(network.state_dict()))
 
+    def optimizer_state(self, optimizer: Optimizer) -> Mapping[str, Any]:
+        return dict(_whole(optimizer.state_dict()))
 
-def load_optimizer(optimizer: Optimizer, state: Mapping[str, Any]) -> None:
-    """Load a whole optimizer's state; each rank keeps its part."""
-    parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
-    parts = {
-        place: {
-            name: _like(value, parameters[place]) if _shaped_like(value, parameters[place]) else value
-            for name, value in values.items()
+    def load_network(self, network: nn.Module, state: Mapping[str, Any]) -> None:
+        """Load a whole network's state; each rank keeps its part."""
+        now = network.state_dict()
+        network.load_state_dict({name: _like(value, now.get(name)) for name, value in state.items()})
+
+    def load_optimizer(self, optimizer: Optimizer, state: Mapping[str, Any]) -> None:
+        """Load a whole optimizer's state; each rank keeps its part."""
+        parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+        parts = {
+            place: {
+                name: _like(value, parameters[place]) if _shaped_like(value, parameters[place]) else value
+                for name, value in values.items()
+            }
+            for place, values in state["state"].items()
         }
-        for place, values in state["state"].items()
-    }
-    optimizer.load_state_dict({**state, "state": parts})
+        optimizer.load_state_dict({**state, "state": parts})
 
 
 def global_norm(parameters: Iterable[nn.Parameter]) -> torch.Tensor:
@@ -62,6 +61,16 @@ def scale_down(parameters: Iterable[nn.Parameter], norm: torch.Tensor, most: flo
     for parameter in parameters:
         if parameter.grad is not None:
             parameter.grad.detach().mul_(factor)
+
+
+def _whole(value: Any) -> Any:
+    if isinstance(value, DTensor):
+        return value.full_tensor().detach()
+    if isinstance(value, Mapping):
+        return {key: _whole(inner) for key, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return type(value)(map(_whole, value))
+    return value
 
 
 def _shaped_like(value: Any, parameter: torch.Tensor) -> bool:

@@ -31,7 +31,7 @@ _REMEDY: dict[str, str] = {
     "copy": "copying batches to the device; pinned memory and non_blocking=True would hide it",
     "communication": "waiting for other workers",
     "host": "Python between the phases (zero_grad, clipping, logging, checkpoints)",
-    "unexplained": "it is in no account that laptime knows",
+    "unexplained": "laptime could not tell what ran in this time",
 }
 # Of accounts that a typical step has little of.
 _NOW_AND_THEN: dict[str, str] = {
@@ -247,8 +247,10 @@ def recorder(view: RunView) -> Iterator[str]:
     if apart and kernels.get("steps") and None not in apart.values():
         traced, far = plural(len(kernels["steps"]), "step"), percent(apart["spans_apart"])
         comparable = apart["spans_apart"] <= _COMPARABLE
-        verdict = f"busy {percent(apart['busy_share'])} of them" if comparable else "too far to compare them"
-        yield f"Kernel trace of {traced}: layer times {far} apart from the untraced steps, {verdict}."
+        verdict = (
+            f"kernels fill {percent(apart['busy_share'])} of them" if comparable else "too far to compare"
+        )
+        yield f"Kernel trace of {traced}: layer times differ by {far} from untraced steps; {verdict}."
     if kernels.get("detach") and not kernels["detach"]["clean"]:
         yield f"After the kernel trace, bare steps stayed slower by {signed(kernels['detach']['ratio'])}."
 

@@ -144,12 +144,15 @@ class RanksView:
         """Of ranks that do not wait for each other, one that is clearly slower than the others."""
         if not self.stale:
             return None
-        slowest = max(self.paces, key=lambda pace: pace.step_s)
-        return slowest if slowest.step_s > _CLEARLY * self.usual_s(slowest) else None
+        timed = [pace for pace in self.paces if pace.steps]
+        slowest = max(timed, key=lambda pace: pace.step_s, default=None)
+        if slowest is None or len(timed) < 2 or slowest.step_s <= _CLEARLY * self.usual_s(slowest):
+            return None
+        return slowest
 
     def usual_s(self, but: RankPace) -> float:
         """The median step of the other ranks."""
-        return float(np.median([pace.step_s for pace in self.paces if pace is not but]))
+        return float(np.median([pace.step_s for pace in self.paces if pace is not but and pace.steps]))
 
     @property
     def bubbles(self) -> bool:

@@ -28,8 +28,8 @@ def sentences(view: RanksView) -> Iterator[str]:
         mean = float(np.mean([each.mean for each in known]))
         largest = max(each.largest for each in known)
         yield (
-            f"Ranks update without waiting for each other. Others make {mean:.2g} updates meanwhile on "
-            f"average, at most {largest:.0f}."
+            "Ranks update without waiting for each other. Between reading parameters and applying a gradient "
+            f"come {mean:.2g} updates of others on average, at most {largest:.0f}."
         )
     elif waiting and waiting.straggler is None:
         yield "There is no straggler: no rank is waited for in clearly more than its share of the steps."
@@ -68,7 +68,7 @@ def bubbles(view: RanksView) -> str:
     uneven = float(np.mean([each.imbalance_s for each in known]))
     ends = float(np.mean([each.fill_s + each.drain_s for each in known]))
     times = f"{format.milliseconds(ends)} ms to fill and drain, {format.milliseconds(uneven)} ms for slower"
-    remedy = "more parallel.micro_batches" if ends > uneven else "stages of equal length"
+    remedy = "more parallel.micro_batches" if ends > uneven else "stages that take equally long"
     waited = format.percent(share, 0)
     return f"Stages wait for each other {waited} of a step ({times} stages): {remedy} would help."
 
@@ -249,7 +249,7 @@ def _collectives(view: RanksView) -> Table:
             [format.memory(each.wire_bytes) for each in rows],
         ),
         (
-            Column(title="ms", priority=1, meaning="ms: under way, waiting for late ranks included"),
+            Column(title="ms", priority=1, meaning="ms: from the call to its result, late ranks included"),
             times("seconds"),
         ),
         (Column(title="exposed ms", meaning="exposed: the training waits for it"), times("exposed_s")),
@@ -259,7 +259,7 @@ def _collectives(view: RanksView) -> Table:
             [format.UNKNOWN if each is None else format.figures(each, 3) for each in rates],
         ),
     ]
-    return table_of("ranks-collectives", columns, title="Collectives: a step of a rank")
+    return table_of("ranks-collectives", columns, title="Collectives of a rank in a step")
 
 
 def _gradients(view: RanksView) -> Table:
@@ -269,7 +269,7 @@ def _gradients(view: RanksView) -> Table:
         (Column(title="bytes"), [format.memory(each.bytes) for each in rows]),
         (Column(title="ms"), [format.milliseconds(each.seconds) for each in rows]),
         (
-            Column(title="exposed ms", meaning="exposed: after the last gradient; of buckets, it overlaps"),
+            Column(title="exposed ms", meaning="exposed: after the last gradient; buckets overlap: no sum"),
             [format.milliseconds(each.exposed_s) for each in rows],
         ),
         (Column(title="gradients of", words=True, narrows=1), [_layers(each.layers) for each in rows]),

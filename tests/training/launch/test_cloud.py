@@ -246,12 +246,14 @@ def test_the_run_comes_back_and_the_machine_is_given_back(write, rented, tmp_pat
 def test_of_other_machines_only_the_rows_of_their_ranks_come_back(write, rented, tmp_path):
     run = (
         "mkdir -p run/steps; echo $SKYPILOT_NODE_RANK > run/network.json; "
-        "echo rows > run/steps/part-r$SKYPILOT_NODE_RANK-1; echo well > run/health-r$SKYPILOT_NODE_RANK.json"
+        "echo rows > run/steps/part-r$SKYPILOT_NODE_RANK-1; echo well > run/health-r$SKYPILOT_NODE_RANK.json; "
+        "echo bytes > run/exchanges-r$SKYPILOT_NODE_RANK.json"
     )
     done = launched(write(machines=Machines(nodes=3)), run=run)
     assert done.returncode == 0, done.stderr
     assert sorted(os.listdir(tmp_path / "out/steps")) == [f"part-r{rank}-1" for rank in range(3)]
     assert len(list((tmp_path / "out").glob("health-r*"))) == 3
+    assert len(list((tmp_path / "out").glob("exchanges-r*"))) == 3
     assert (tmp_path / "out/network.json").read_text() == "0\n"
     assert machines(rented) == []
 

@@ -151,7 +151,7 @@ def test_without_the_first_hosts_part_every_part_stays_where_it_is(tmp_path, she
 )
 def test_no_folder_is_removed_that_laptime_did_not_make(host, path, tmp_path):
     remember([HostFolder(host=host, path=path, ranks=(0,))], tmp_path)
-    with pytest.raises(TrainingError, match="names no folders of hosts; remove it"):
+    with pytest.raises(TrainingError, match="is damaged; remove it"):
         left_behind(tmp_path)
 
 

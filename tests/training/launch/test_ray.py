@@ -93,7 +93,7 @@ def cluster():
     if reason := testbed.missing():
         pytest.skip(reason)
     with testbed.a_testbed(3) as hosts:
-        testbed.start_ray(hosts[:2], **VARIABLES)
+        testbed.start_ray(hosts[:2], variables=VARIABLES)
         yield hosts
 
 
@@ -241,7 +241,7 @@ def test_a_killed_launcher_leaves_nothing_on_the_nodes(cluster):
 def test_groups_of_a_host_that_dies_go_on_elsewhere(cluster):
     launcher = Launcher(cluster, "dies", steps=1500)
     third = cluster[2]
-    testbed.start_ray_node(third, f"{cluster[0].address}:{testbed.RAY_PORT}", **VARIABLES)
+    testbed.start_ray_node(third, f"{cluster[0].address}:{testbed.RAY_PORT}", variables=VARIABLES)
     # A group for each host: Ray spreads them.
     process = launcher.start("--parallel", "asynchronous", "--workers", "3", "--no-profile")
     await_(lambda: processes([third], "host_process"))
@@ -299,7 +299,7 @@ def test_a_node_with_another_version_or_too_little_room_is_refused_in_one_line(c
     other.mkdir()
     (other / "sitecustomize.py").write_text("import laptime; laptime.__version__ = '0.0.1'")
     path = os.pathsep.join([str(other), VARIABLES["PYTHONPATH"]])
-    testbed.start_ray_node(third, f"{cluster[0].address}:{testbed.RAY_PORT}", PYTHONPATH=path)
+    testbed.start_ray_node(third, f"{cluster[0].address}:{testbed.RAY_PORT}", variables={"PYTHONPATH": path})
     try:
         said = launcher.done(*ASYNCHRONOUS, status=1)[1]
     finally:

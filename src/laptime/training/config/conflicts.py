@@ -142,7 +142,7 @@ def _name_and_device(config: Config, network: ZooEntry) -> Problems:
 
 def _loop(config: Config, network: ZooEntry) -> Problems:
     train, warmup, layers = config.train, config.schedule.warmup_steps, config.record.layers
-    if train.steps is not None and warmup >= train.steps:
+    if train.steps is not None and warmup >= -(-train.steps // train.accumulate):
         text = f"schedule.warmup_steps is {warmup}, and train.steps ends the training at {train.steps}; "
         yield Problem(f"{text}lower the one or raise the other", "schedule.warmup_steps", "train.steps")
     until = train.until

@@ -122,7 +122,7 @@ class CheckpointConfig(ConfigSection):
     every_steps: Count = 0
     """Training steps between two checkpoints, within an epoch too; 0: no."""
     best: bool = True
-    """Also keep the state with the best validation (or training) loss."""
+    """Also keep the state with the best validation loss."""
 
 
 class RecordConfig(ConfigSection):

@@ -8,6 +8,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from laptime.runs.directory import RANK_FILES
 from laptime.training.launch import node
 from laptime.training.launch.cloud_files import DATA_ARCHIVE, REQUIREMENTS
 from laptime.training.launch.host_folders import RUN
@@ -59,6 +60,7 @@ def launch_script(task: Path, machines: Machines, training: CloudTraining) -> st
         "task": str(task.absolute()),
         "python": sys.executable,
         "install": machines.installing_sky,
+        "of_ranks": " -o -type f ".join(f"-name '{name}-r*'" for name in RANK_FILES),
     }
     return f"""\
 #!/bin/sh
@@ -104,7 +106,7 @@ mkdir -p "$out"
 bring "$cluster"
 worker=1
 while [ "$worker" -lt "$nodes" ]; do
-  bring "$cluster-worker$worker" "-name 'part-r*' -o -type f -name 'health-r*'"
+  bring "$cluster-worker$worker" "$of_ranks"
   worker=$((worker + 1))
 done
 sky down --yes "$cluster" || say "'sky down $cluster' failed; try it again, the machines cost money"

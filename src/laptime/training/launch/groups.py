@@ -11,7 +11,6 @@ import os
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
@@ -22,7 +21,7 @@ from laptime.errors import LaptimeError, TrainingError
 from laptime.files.read import read_json
 from laptime.files.write import replacing
 from laptime.runs import load
-from laptime.runs.directory import CHECKPOINT_FOLDER, new_id, refuse_if_taken
+from laptime.runs.directory import CHECKPOINT_FOLDER, LAST_CHECKPOINT, new_id, refuse_if_taken
 from laptime.runs.document import RUN_FILE
 from laptime.runs.exporters.csv_files import write_csv
 from laptime.runs.writer import CSV_ROWS, add_notes, set_status
@@ -37,12 +36,12 @@ from laptime.training.launch.ray_cluster import (
     connected,
     ray_module,
 )
+from laptime.training.launch.ray_head import DIRECT_CALLS
 from laptime.training.launch.ray_process import NodeTask, RayProcess
 from laptime.training.parameter_server import ParameterServer
 from laptime.training.ranks import GROUP, GROUP_RESTARTS, GROUPS, GROUPS_HERE
 from laptime.training.stop_signals import INTERRUPTED, Process, Relay, end_with_parent
 
-LOOK_S = 0.1
 ROOM_S = 60.0  # in which a node must have room for a group that is started again
 END_S = 10.0  # for a server to remove its snapshot
 SERVERS = "LAPTIME_SERVERS"  # in a group's environment: what its servers are called, but for their numbers
@@ -67,6 +66,11 @@ class Groups:
         """Those of a group."""
         return tuple(range(number * self.size, (number + 1) * self.size))
 
+    def called(self, number: int) -> str:
+        """A group in messages."""
+        ranks = self.ranks(number)
+        return f"worker {number}" if self.size == 1 else f"group {number} (ranks {ranks[0]} to {ranks[-1]})"
+
     def environment(self, number: int, restarts: int) -> dict[str, str]:
         """What tells a process that it is this group."""
         return {GROUP: str(number), GROUPS: str(self.groups), GROUP_RESTARTS: str(restarts)}
@@ -87,6 +91,7 @@ def launch_groups(arguments: Sequence[str], plan: Groups, *, say: Callable[[str]
             told |= {REPORTS: folder, ADDRESS: f"{IN_FILE}{reports / 'ray'}"}
             if not {AUTH_MODE, ADDRESS} & os.environ.keys():
                 told[AUTH_MODE] = "token"  # as Ray does for a cluster that it makes, which comes later
+            told |= {name: value for name, value in DIRECT_CALLS.items() if name not in os.environ}
             os.environ |= told
             try:
                 command = [sys.executable, "-m", "laptime", *arguments]
@@ -124,13 +129,13 @@ def launch_groups_on_ray(
     with tempfile.TemporaryDirectory(prefix="laptime-") as folder, connected(address) as cluster:
         check_nodes(laptime)
         task = replace(task, need=check_room(task.need, plan.groups))
-        if resume and not (out / CHECKPOINT_FOLDER / "last.pt").exists():
+        if resume and not (out / LAST_CHECKPOINT).exists():
             raise TrainingError(f"there is no checkpoint in {out}; start without --resume")
         if not resume:
             out.mkdir(parents=True, exist_ok=True)
             refuse_if_taken(out, 0)
         name = f"laptime-servers-{new_id()}"
-        told = {ADDRESS: cluster, SERVERS: name, GROUPS_HERE: "1", **task.environment}
+        told = {ADDRESS: cluster, SERVERS: name, GROUPS_HERE: "1", **DIRECT_CALLS, **task.environment}
 
         def start(number: int, restarts: int) -> Process:
             relay.check()
@@ -193,12 +198,13 @@ class _Watch:
     def run(self, running: list[_Group]) -> None:
         finished = 0
         while running:
-            time.sleep(LOOK_S)
+            self.relay.pause()
             for group in [group for group in running if group.process.poll() is not None]:
                 running.remove(group)
                 status = group.process.returncode
                 if status == 0:
                     finished += 1
+                    self._leave(group, returns=False)  # a server that died since has forgotten
                 elif status in INTERRUPTED:
                     self._leave(group, returns=False)  # it alone was asked to stop
                 elif not self.relay.times:
@@ -214,7 +220,7 @@ class _Watch:
         returns = group.starts <= self.plan.restarts
         self._leave(group, returns=returns)
         how = "the others went on, and it was started again" if returns else "the others went on without it"
-        self.notes.append(f"worker {group.number} was lost ({line}); {how}")
+        self.notes.append(f"{self.plan.called(group.number)} was lost ({line}); {how}")
         self.say(self.notes[-1])
         if not returns:
             return []

@@ -206,5 +206,7 @@ def left_behind(out: Path) -> list[HostFolder]:
     except (OSError, ValueError, KeyError, TypeError):
         folders = []
     if not folders or not all(_FOLDER.fullmatch(f"{each.host}:{each.path}") for each in folders):
-        raise TrainingError(f"{one_line(out / HOSTS_FILE)} names no folders of hosts; remove it")
+        raise TrainingError(
+            f"{one_line(out / HOSTS_FILE)} is damaged; remove it to go on without the hosts' rows"
+        )
     return folders

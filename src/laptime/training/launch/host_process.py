@@ -14,11 +14,10 @@ import sys
 import time
 
 from laptime.training.launch.descendants import adopt_descendants, kill_descendants
-from laptime.training.stop_signals import CHILD
+from laptime.training.stop_signals import CHILD, CLOSING_S
 
 ALIVE, STOP, KILL = b".", b"s", b"k"  # what a launcher says
 SILENT_S = 60.0  # without a word: the connection is broken, though nobody said so
-CLOSING_S = 30.0  # in which ranks that were asked to stop take their last step and save it
 LOOK_S = 0.1
 
 

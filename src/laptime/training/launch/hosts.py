@@ -21,9 +21,10 @@ from typing import TYPE_CHECKING
 from laptime.errors import ConfigError, TrainingError
 from laptime.files.parse import build, parse_json
 from laptime.files.text import one_line
-from laptime.runs.directory import CHECKPOINT_FOLDER, refuse_if_taken
+from laptime.runs.directory import LAST_CHECKPOINT, refuse_if_taken
 from laptime.runs.writer import add_notes
 from laptime.training.launch.host_folders import (
+    RUN,
     HostFolder,
     HostTask,
     gather,
@@ -33,7 +34,7 @@ from laptime.training.launch.host_folders import (
 )
 from laptime.training.launch.host_process import ALIVE, KILL, STOP
 from laptime.training.launch.node import RESTARTED, FailedRank, Node
-from laptime.training.launch.ssh_hosts import NO_CONNECTION, HostFacts, Ssh, check_hosts, last_line
+from laptime.training.launch.ssh_hosts import CHECK_S, NO_CONNECTION, HostFacts, Ssh, check_hosts, last_line
 from laptime.training.stop_signals import INTERRUPTED, StopRequests
 
 if TYPE_CHECKING:
@@ -88,7 +89,7 @@ def launch_on_hosts(
         )
     if resume:
         gather(left_behind(out), ssh, out, say)
-        if not (out / CHECKPOINT_FOLDER / "last.pt").exists():
+        if not (out / LAST_CHECKPOINT).exists():
             raise TrainingError(f"there is no checkpoint in {one_line(out)}; start without --resume")
     else:
         out.mkdir(parents=True, exist_ok=True)
@@ -116,22 +117,27 @@ class _HostTraining:
     notes: list[str]  # for the run: what was lost
 
     def run(self, resume: bool) -> None:
-        saved = None
+        saved = self._saved()
         for start in range(self.task.restarts + 1):
             failed, stops = self._once(start, resume)
             stops.check()
             if not failed:
                 return
-            now = next((each.saved for each in failed if each.saved is not None), None)
+            now = self._saved()
             cause = min(failed, key=lambda each: (not each.lost, not each.final, each.at))
             if cause.trace:
                 self.say(cause.trace)
-            if cause.final or now in (None, saved) or start == self.task.restarts:
+            if cause.final or now == saved or start == self.task.restarts:
                 self.notes.append(cause.line)
                 raise TrainingError(f"{cause.line}{cause.advice}")
             self.notes.append(f"{cause.line}; {RESTARTED}")
             self.say(self.notes[-1])
             saved, resume = now, True
+
+    def _saved(self) -> str:
+        """When the last checkpoint was written, by the host of rank 0; empty where there is none."""
+        last = shlex.quote(f"{self.folders[0].path}/{RUN}/{LAST_CHECKPOINT}")
+        return self.ssh.answer(self.folders[0].host, f"stat -c %.9Y {last}", CHECK_S)[1]
 
     def _once(self, start: int, resume: bool) -> tuple[list[FailedRank], StopRequests]:
         """One start of all hosts, until all have ended: those that failed, and the signals that came."""

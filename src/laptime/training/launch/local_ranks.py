@@ -26,11 +26,10 @@ from laptime.runs.writer import add_notes
 from laptime.training import checkpoint
 from laptime.training.launch.node import REPORTS, RESTARTED, FailedRank, Node
 from laptime.training.ranks import GROUP
-from laptime.training.stop_signals import CHILD, INTERRUPTED, Terminated, end_with_parent
+from laptime.training.stop_signals import CHILD, CLOSING_S, INTERRUPTED, Terminated, end_with_parent
 
 JOIN_S = 120  # in which all machines of a training are to be there
 TELL_S = 5.0  # in which all ranks that waited for the same one say so
-CLOSING_S = 60  # in which ranks that were asked to stop take their last step and save it
 
 
 class RanksFailed(TrainingError):
@@ -69,14 +68,14 @@ def launch(
             if alone:  # else the launcher of all hosts or groups knows more
                 add_notes(out, agent.notes)
         if result.is_failed():
-            fallen = agent.fallen or _cause(Path(name), result)
+            fallen = agent.fallen or _cause(Path(name), result, workers)
             if alone:
                 add_notes(out, [fallen.line])
                 if fallen.trace:
                     say(fallen.trace)
             if told_to is not None:
                 write_json(Path(told_to) / f"group-{os.environ[GROUP]}.json", asdict(fallen))
-            raise RanksFailed(replace(fallen, saved=_saved(out)))
+            raise RanksFailed(fallen)
 
 
 def _agent(
@@ -95,7 +94,7 @@ def _agent(
     from torch.distributed.elastic.rendezvous import RendezvousParameters
     from torch.distributed.elastic.rendezvous import registry as rendezvous
 
-    offset = int(os.environ.get(GROUP, "0")) * workers  # a group's ranks follow those of the groups before
+    offset = _offset(workers)
 
     class Agent(LocalElasticAgent):
         fallen: FailedRank | None = None
@@ -106,7 +105,7 @@ def _agent(
             self.fallen = self._waited()
             result = super()._monitor_workers(*args, **kwargs)
             if result.state in (WorkerState.FAILED, WorkerState.UNHEALTHY):
-                self.fallen, before = self.fallen or _cause(folder, result), self.saved
+                self.fallen, before = self.fallen or _cause(folder, result, workers), self.saved
                 self.saved = _saved(out)
                 if self.fallen.final or self.saved == before:
                     self._remaining_restarts = 0
@@ -181,14 +180,24 @@ def _saved(out: Path) -> int | None:
         return None
 
 
-def _cause(folder: Path, result: Any) -> FailedRank:
-    """The first failure: a rank that was killed, else the earliest report, else an exit status."""
+def _offset(workers: int) -> int:
+    """The number of the first rank of this group, whose ranks follow those of the groups before."""
+    return int(os.environ.get(GROUP, "0")) * workers
+
+
+def _cause(folder: Path, result: Any, workers: int) -> FailedRank:
+    """The first failure: a rank that was killed, else the earliest report, else an exit status.
+
+    Torch counts ranks over all machines, and keeps logs by their numbers on this one.
+    """
+    offset = _offset(workers)
     ended = {rank: failure.exitcode for rank, failure in result.failures.items()}
     for rank, status in ended.items():
         # NCCL aborts a rank when another one is gone.
         if status < 0 and -status != signal.SIGABRT and status not in INTERRUPTED:
             name = signal.strsignal(-status) or "an unknown one"
-            line = f"rank {rank} was ended by signal {-status}, {name}{_last_line(folder, rank)}"
+            said = _last_line(folder, rank % workers)
+            line = f"rank {offset + rank} was ended by signal {-status}, {name}{said}"
             advice = "; if memory ran out, lower train.batch or --workers"
             return FailedRank(line=line, advice=advice, lost=True)
     if told := _reports(folder):
@@ -196,7 +205,7 @@ def _cause(folder: Path, result: Any) -> FailedRank:
     rank, status = next(iter(ended.items()))
     if status in INTERRUPTED:  # a signal to a rank, not to this process
         raise INTERRUPTED[status]()
-    line = f"rank {rank} ended with status {status}{_last_line(folder, rank)}"
+    line = f"rank {offset + rank} ended with status {status}{_last_line(folder, rank % workers)}"
     return FailedRank(line=line, advice="; its own output says why")
 
 
@@ -216,9 +225,9 @@ def _reports(folder: Path) -> list[FailedRank]:
     return [FailedRank(**read_json(file, inside=folder)) for file in folder.glob("rank-*.json")]
 
 
-def _last_line(folder: Path, rank: int) -> str:
-    """The last line of a rank's output, which may say why it ended."""
-    files = sorted(folder.glob(f"logs/**/{rank}/stderr.log"))
+def _last_line(folder: Path, local: int) -> str:
+    """The last line of the output of a rank of this machine, which may say why it ended."""
+    files = sorted(folder.glob(f"logs/**/{local}/stderr.log"))
     lines = []
     if files:
         with open_plain(files[-1]) as file:

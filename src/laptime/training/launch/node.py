@@ -77,4 +77,3 @@ class FailedRank:
     lost: bool = False  # killed or out of reach: what other ranks report follows from it
     waited: bool = False  # in vain, for another rank
     at: float = field(default_factory=time.time)
-    saved: int | None = None  # when the machine's last checkpoint was written

@@ -23,6 +23,12 @@ from laptime.files.text import first_line
 from laptime.training.launch.descendants import adopt_descendants, kill_descendants
 
 STORE_BYTES = 256 * 2**20  # of the object store; messages are as large as the parameters
+# Gradients and parameters travel in the call itself. From 100 kB on Ray takes the object stores of the nodes,
+# which makes a step with 505 kB each way at 1 Gbit/s 34 instead of 22 ms (`benchmarks.strategies`).
+DIRECT_CALLS = {
+    "RAY_max_direct_call_object_size": str(16 * 2**20),
+    "RAY_task_rpc_inlined_bytes_limit": str(128 * 2**20),
+}
 
 
 @contextmanager
@@ -57,8 +63,8 @@ def main() -> None:
     """Make a cluster, tell its address, and end it with the launcher."""
     adopt_descendants()
     # Workers of Ray are started when an actor needs one, not ahead of time: each imports torch.
-    os.environ.setdefault("RAY_prestart_worker_first_driver", "0")
-    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    fixed = {"RAY_prestart_worker_first_driver": "0", "RAY_USAGE_STATS_ENABLED": "0", **DIRECT_CALLS}
+    os.environ |= fixed | os.environ
     listening = threading.Thread(target=_end_with_launcher)
     listening.start()
     try:

@@ -258,20 +258,21 @@ class RayProcess:
         """The status of a process that has ended, with its run brought here."""
         ray = ray_module()
         while True:
-            with suppress(ray.exceptions.ActorUnavailableError):
+            try:
                 heard = self._hear(LISTEN_S)
-                if heard.status is not None:
-                    break
-                if time.monotonic() > self._due:
+                if heard.status is not None or time.monotonic() > self._due:
                     self._collect()
-                continue
-            time.sleep(RETRY_S)
-        self._collect()
+                if heard.status is not None:
+                    self._keep(heard.reports)
+                    return heard.status
+            except ray.exceptions.ActorUnavailableError:  # the network may be back soon
+                time.sleep(RETRY_S)
+
+    def _keep(self, reports: Mapping[str, bytes]) -> None:
         if self._reports is not None:
-            for name, content in heard.reports.items():
+            for name, content in reports.items():
                 with replacing(self._reports / name) as file:
                     file.write(content)
-        return heard.status
 
     def _hear(self, seconds: float) -> Heard:
         word = (ALIVE, STOP, KILL)[min(2, self._stops)]

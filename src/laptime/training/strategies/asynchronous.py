@@ -38,9 +38,11 @@ class Asynchronous(Strategy):
 
     @classmethod
     def check(cls, config: Config, ranks: int) -> None:
-        if config.train.precision == "fp16":
+        check_precision(config)
+        if config.parallel.groups not in (None, ranks):
             raise ConfigError(
-                "train.precision = 'fp16' does not go together with parameter servers; use 'bf16'"
+                f"parallel.groups = {config.parallel.groups} makes groups of several ranks, which strategy "
+                "'asynchronous' does not have; leave it out, or use 'mixed'"
             )
 
     @property
@@ -183,7 +185,10 @@ class Asynchronous(Strategy):
             self._ask(server.leave, self.ranks.group)
         if self.ranks.number:
             return
-        while self._ask(self._servers[0].workers):
+        while (workers := self._ask(self._servers[0].workers)) != []:
+            if workers is None:  # it has died meanwhile: its snapshot tells who still trains
+                self._join(0)
+                self._ask(self._servers[0].leave, self.ranks.group)
             time.sleep(LOOK_S)
         newest = [self._ask(server.newest) for server in self._servers]
         if all(newest):
@@ -235,3 +240,9 @@ class Asynchronous(Strategy):
         group = {**self._stored["param_groups"][0], "params": list(range(len(places)))}
         parts = {at: known[place] for at, place in enumerate(places) if place in known}
         return {"state": parts, "param_groups": [group]}
+
+
+def check_precision(config: Config) -> None:
+    """Raise where gradients have a scale that servers do not know."""
+    if config.train.precision == "fp16":
+        raise ConfigError("train.precision = 'fp16' does not go together with parameter servers; use 'bf16'")

@@ -59,7 +59,7 @@ class Strategy:
 
     @property
     def counts_samples(self) -> bool:
-        """Whether the samples of this rank's batches are its own, and not those of another rank."""
+        """Whether this rank's samples count in the throughput; of ranks that share samples, one does."""
         return True
 
     @property
@@ -108,6 +108,10 @@ class Strategy:
     def update(self, optimizer: Optimizer, step: Callable[[], Any]) -> None:
         """Update the parameters; `step` does so on this rank."""
         step()
+
+    def validating(self) -> AbstractContextManager[Any]:
+        """While this lasts, the network has the parameters that a checkpoint would hold."""
+        return nullcontext()
 
     def judge(self, objective: Objective, network: nn.Module, batch: Batch) -> StepLoss | None:
         """The loss of a validation batch; None where another rank has it."""

@@ -8,8 +8,7 @@ split by columns and its outputs are gathered. All ranks read the same samples.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterator
 
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
@@ -20,23 +19,19 @@ from torch.distributed.tensor.parallel import (
     RowwiseParallel,
     parallelize_module,
 )
-from torch.optim import Optimizer
 
 from laptime.errors import ConfigError
-from laptime.training import whole_tensors
 from laptime.training.objectives import Batch, Objective
 from laptime.training.strategies import strategy
-from laptime.training.strategies.contract import DataShare, Strategy
-
-if TYPE_CHECKING:
-    pass
+from laptime.training.strategies.contract import DataShare
+from laptime.training.whole_tensors import SplitTensors
 
 # Modules that treat every feature by itself and draw no random numbers.
 ELEMENTWISE = (nn.ReLU, nn.ReLU6, nn.LeakyReLU, nn.ELU, nn.GELU, nn.SiLU, nn.Tanh, nn.Sigmoid, nn.Identity)
 
 
 @strategy("feature")
-class FeatureParallel(Strategy):
+class FeatureParallel(SplitTensors):
     """Linear layers and embeddings are split over the ranks; every other layer is computed by all of them."""
 
     @property
@@ -59,22 +54,6 @@ class FeatureParallel(Strategy):
             if getattr(module, "inplace", False):
                 module.inplace = False  # type: ignore[assignment]  # autograd forbids it on what a split layer gives
         return parallelize_module(network, mesh, styles)
-
-    def clip(self, parameters: Iterable[nn.Parameter], norm: float) -> None:
-        trained = list(parameters)
-        whole_tensors.scale_down(trained, whole_tensors.global_norm(trained), norm)
-
-    def network_state(self, network: nn.Module) -> Mapping[str, Any]:
-        return whole_tensors.whole_state(network)
-
-    def optimizer_state(self, optimizer: Optimizer) -> Mapping[str, Any]:
-        return whole_tensors.whole_state(optimizer)
-
-    def load_network(self, network: nn.Module, state: Mapping[str, Any]) -> None:
-        whole_tensors.load_network(network, state)
-
-    def load_optimizer(self, optimizer: Optimizer, state: Mapping[str, Any]) -> None:
-        whole_tensors.load_optimizer(optimizer, state)
 
 
 def split_layers(network: nn.Module, ranks: int) -> Iterator[tuple[str, ParallelStyle]]:

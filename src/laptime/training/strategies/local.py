@@ -6,8 +6,8 @@ gradient of an outer optimizer, SGD with Nesterov momentum, which moves the para
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -48,6 +48,7 @@ class Local(Strategy):
             self._across = group if self.ranks.rank % size == place else self._across
         self._inner = AveragedGradients(network, self.device, losses=losses, group=mine) if size > 1 else None
         self.network = self._inner.network if self._inner else network
+        self._whole = network
         self._trained = [parameter for parameter in network.parameters() if parameter.requires_grad]
         for tensor in (*self._trained, *network.buffers()):
             dist.broadcast(tensor.detach(), 0)
@@ -81,17 +82,32 @@ class Local(Strategy):
             for shared, parameter in zip(self._shared, self._trained, strict=True):
                 parameter.copy_(shared)
 
-    # -- checkpoints hold the average of the groups ----------------------------------------------------------
+    # -- the average of the groups is validated and saved ----------------------------------------------------
 
     resumes_exactly = False
 
+    @contextmanager
+    def validating(self) -> Iterator[None]:
+        """Each group goes on with its own parameters afterwards."""
+        state = self._whole.state_dict()
+        own = {name: value.clone() for name, value in state.items()}
+        self._average(state.values())
+        try:
+            yield
+        finally:
+            for name, value in state.items():
+                value.copy_(own[name])
+
     def network_state(self, network: nn.Module) -> Mapping[str, Any]:
         state = {name: value.detach().clone() for name, value in network.state_dict().items()}
-        for value in state.values():
-            if value.is_floating_point():
-                dist.all_reduce(value)
-                value.div_(self.ranks.ranks)
+        self._average(state.values())
         return state
+
+    def _average(self, tensors: Iterable[torch.Tensor]) -> None:
+        for tensor in tensors:
+            if tensor.is_floating_point():
+                dist.all_reduce(tensor)
+                tensor.div_(self.ranks.ranks)
 
     def load_network(self, network: nn.Module, state: Mapping[str, Any]) -> None:
         super().load_network(network, state)

@@ -11,7 +11,7 @@ from torch import nn
 
 from laptime.errors import ConfigError
 from laptime.training.strategies import strategy
-from laptime.training.strategies.asynchronous import Asynchronous
+from laptime.training.strategies.asynchronous import Asynchronous, check_precision
 from laptime.training.strategies.contract import divides
 from laptime.training.strategies.data import AveragedGradients
 
@@ -26,7 +26,7 @@ class Mixed(Asynchronous):
 
     @classmethod
     def check(cls, config: Config, ranks: int) -> None:
-        super().check(config, ranks)
+        check_precision(config)
         if config.parallel.groups is None:
             raise ConfigError("parallel.strategy = 'mixed' needs parallel.groups, such as 2")
         divides(ranks, config.parallel.groups, "parallel.groups")

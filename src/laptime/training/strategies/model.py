@@ -15,12 +15,12 @@ from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleGP
 from torch.optim import Optimizer
 
 from laptime.errors import ConfigError
-from laptime.training import whole_tensors
 from laptime.training.layer_costs import layer_costs
 from laptime.training.objectives import Batch, Moment, Objective, StepLoss
 from laptime.training.stages import cut_network
 from laptime.training.strategies import strategy
 from laptime.training.strategies.contract import DataShare, Strategy
+from laptime.training.whole_tensors import global_norm, scale_down
 
 if TYPE_CHECKING:
     from laptime.recorder.recorder import Recorder
@@ -161,9 +161,9 @@ class ModelParallel(Strategy):
 
     def clip(self, parameters: Iterable[nn.Parameter], norm: float) -> None:
         trained = list(parameters)
-        square = whole_tensors.global_norm(trained).pow(2).to(self.device)
+        square = global_norm(trained).pow(2).to(self.device)
         dist.all_reduce(square, group=self.pipeline)
-        whole_tensors.scale_down(trained, square.sqrt(), norm)
+        scale_down(trained, square.sqrt(), norm)
 
     # -- the whole network -----------------------------------------------------------------------------------
 

@@ -2,25 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import FSDPModule, fully_shard
-from torch.optim import Optimizer
 
-from laptime.training import whole_tensors
 from laptime.training.objectives import Batch, Objective
 from laptime.training.strategies import strategy
-from laptime.training.strategies.contract import Strategy
+from laptime.training.whole_tensors import SplitTensors
 
 UNIT_BYTES = 2**20  # gathered at once, at least: smaller messages cost more in latency than they hide
 
 
 @strategy("sharded")
-class Sharded(Strategy):
+class Sharded(SplitTensors):
     """Each rank keeps a part of every parameter; whole ones are gathered for a layer's passes and let go."""
 
     def place(self, network: nn.Module, objective: Objective, sample: Callable[[], Batch]) -> nn.Module:
@@ -42,22 +40,6 @@ class Sharded(Strategy):
             yield
         finally:
             root.set_requires_gradient_sync(True)
-
-    def clip(self, parameters: Iterable[nn.Parameter], norm: float) -> None:
-        trained = list(parameters)
-        whole_tensors.scale_down(trained, whole_tensors.global_norm(trained), norm)
-
-    def network_state(self, network: nn.Module) -> Mapping[str, Any]:
-        return whole_tensors.whole_state(network)
-
-    def optimizer_state(self, optimizer: Optimizer) -> Mapping[str, Any]:
-        return whole_tensors.whole_state(optimizer)
-
-    def load_network(self, network: nn.Module, state: Mapping[str, Any]) -> None:
-        whole_tensors.load_network(network, state)
-
-    def load_optimizer(self, optimizer: Optimizer, state: Mapping[str, Any]) -> None:
-        whole_tensors.load_optimizer(optimizer, state)
 
 
 def sharding_units(network: nn.Module) -> list[list[nn.Module]]:
