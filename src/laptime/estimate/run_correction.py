@@ -165,8 +165,10 @@ def device_of(run: Run) -> Device | None:
         return hardware.device(name)
     except HardwareError:
         pass
+    if told.get("type") not in device_speed.HERE:
+        return None
     try:
-        here = device_speed.device("cuda" if told.get("type") == "cuda" else "cpu")
+        here = device_speed.device(str(told["type"]))
     except LaptimeError:
         return None
     made_on = device_speed.speed_of(here).calibration.facts.get("environment", {})
