@@ -143,6 +143,11 @@ def test_losses_that_are_no_number_are_counted_and_left_out_of_the_means(tmp_pat
     assert not np.isinf(rows["loss"]).any()
 
 
+def test_the_loss_of_a_pipeline_is_that_of_its_last_stage(made):
+    steps = [a_step(n, loss=None, rank=0) for n in range(3)] + [a_step(n, rank=1) for n in range(3)]
+    assert made(steps).learning[Stage.TRAIN]["loss"] == pytest.approx([1, 1 / 2, 1 / 3])
+
+
 def test_attempts_follow_each_other_in_seconds(made):
     steps = [a_step(n, start_s=0.1 * n) for n in range(3)]
     steps += [a_step(n, start_s=0.1 * (n - 3), attempt=1) for n in range(3, 6)]

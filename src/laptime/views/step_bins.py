@@ -214,9 +214,12 @@ def _layers(layers: SelectedLayers, between: Column) -> tuple[Rows, Rows]:
 
 
 def _learning(stages: Mapping[Stage, SelectedSteps], between: Column) -> dict[Stage, Rows]:
-    """Bins of loss and accuracy, of the lowest rank: all ranks log the same training."""
-    since = _attempt_starts([steps.every for steps in stages.values()])
-    lowest = min((int(steps.every["rank"].min()) for steps in stages.values() if steps.every.rows), default=0)
+    """Bins of loss and accuracy, of the lowest rank that knows a loss: of a pipeline, the last stage does."""
+    tables = [steps.every for steps in stages.values()]
+    since = _attempt_starts(tables)
+    ranks = [every["rank"][every.known("loss")] for every in tables]
+    ranks = [each for each in ranks if len(each)] or [every["rank"] for every in tables if every.rows]
+    lowest = min((int(each.min()) for each in ranks), default=0)
     bins = {}
     for stage, steps in stages.items():
         rows = steps.every.where(np.asarray(steps.every["rank"] == lowest))
