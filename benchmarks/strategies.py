@@ -37,11 +37,13 @@ PLANS: dict[str, tuple[int | None, tuple[str, ...]]] = {
     "mixed": (1, ("parallel.groups=2",)),
 }
 OF_FOUR = ("hybrid", "mixed")  # groups of at least two, and at least two of them
+NETWORKS = {
+    "zener4": 'network = "zener4"\ndata = {kind = "zener", samples = 1024}',
+    "resnet18": 'network = {name = "resnet18", options = {num_classes = 10}}\n'
+    'data = {kind = "synthetic", shape = [3, 64, 64], classes = 10, samples = 1024}',
+}
 CONFIG = """
-network = "zener4"
-[data]
-kind = "zener"
-samples = 1024
+{network}
 [train]
 batch = {batch}
 epochs = 100
@@ -72,11 +74,15 @@ class Measured:
         )
 
 
-def measure(hosts: Sequence[Host], strategy: str, rate: str) -> Measured:
+def measure(hosts: Sequence[Host], strategy: str, rate: str, network: str) -> Measured:
     """Train on one rank in each of these hosts."""
     shared, settings = PLANS[strategy]
     plan = Plan(
-        config=CONFIG.format(batch=BATCH * (shared or len(hosts)) // len(hosts), steps=STEPS.get(rate, 40)),
+        config=CONFIG.format(
+            network=NETWORKS[network],
+            batch=BATCH * (shared or len(hosts)) // len(hosts),
+            steps=STEPS.get(rate, 40),
+        ),
         strategy=strategy,
         settings=settings,
         ranks_per_host=2 if strategy == "mixed" else 1,
@@ -104,12 +110,13 @@ def main() -> None:
     parser.add_argument("--rates", default=",".join(STEPS))
     parser.add_argument("--workers", default="2,4")
     parser.add_argument("--strategies", default=",".join(PLANS))
+    parser.add_argument("--network", choices=NETWORKS, default="zener4")
     parser.add_argument("--markdown", type=Path)
     asked = parser.parse_args()
     counts = [int(count) for count in asked.workers.split(",")]
     hosts = up(max(counts), "1gbit", ssh=False)
     try:
-        alone = measure(hosts[:1], "data", "1gbit")
+        alone = measure(hosts[:1], "data", "1gbit", asked.network)
         served = [name for name in asked.strategies.split(",") if name in SERVED]
         if served:
             start_ray(hosts, variables=RAY_NODE)
@@ -117,9 +124,10 @@ def main() -> None:
             set_rate(rate)
             rows = []
             for strategy in asked.strategies.split(","):
-                rows.append([strategy, *(_cell(hosts[:count], strategy, rate, alone) for count in counts)])
+                cells = [_cell(hosts[:count], strategy, rate, asked.network, alone) for count in counts]
+                rows.append([strategy, *cells])
                 print(*rows[-1], sep=" | ", flush=True)
-            table = _table(rate, alone, counts, rows)
+            table = _table(rate, asked.network, alone, counts, rows)
             print(table.text(), flush=True)
             if asked.markdown:
                 with open(asked.markdown, "a", encoding="utf-8") as file:
@@ -128,18 +136,20 @@ def main() -> None:
         down()
 
 
-def _cell(hosts: Sequence[Host], strategy: str, rate: str, alone: Measured) -> str:
+def _cell(hosts: Sequence[Host], strategy: str, rate: str, network: str, alone: Measured) -> str:
     if strategy in OF_FOUR and len(hosts) < 4:
         return NOTHING
     try:
-        return measure(hosts, strategy, rate).cell(alone)
+        return measure(hosts, strategy, rate, network).cell(alone)
     except TrainingFailed as error:
         return f"failed ({error})"
 
 
-def _table(rate: str, alone: Measured, counts: Sequence[int], rows: Sequence[Sequence[str]]) -> Table:
+def _table(
+    rate: str, network: str, alone: Measured, counts: Sequence[int], rows: Sequence[Sequence[str]]
+) -> Table:
     return Table(
-        title=f"Mini-batch of {BATCH} at {rate}, {os.cpu_count()} cores",
+        title=f"Mini-batch of {BATCH}, {network}, at {rate}, {os.cpu_count()} cores",
         header=["strategy", *(f"{count} ranks" for count in counts)],
         rows=rows,
         notes=[f"one rank: {alone.step_s * 1e3:.1f} ms, {BATCH / alone.step_s:,.0f} samples/s", GUIDE],

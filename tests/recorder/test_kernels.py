@@ -10,6 +10,7 @@ import torch.nn.functional as F
 from torch import nn
 
 import laptime
+from laptime.recorder.kernel_trace import KernelTracer
 from tests.recorder.loops import hooks, rows, torch_is_untouched
 
 
@@ -192,3 +193,17 @@ def test_a_trace_that_cannot_be_written_is_noted_and_the_training_goes_on(tmp_pa
     run = train(tmp_path, kernels=[3])
     assert len(run.steps) == 12
     assert any("a kernel trace was lost" in note for note in run.summary["notes"])
+
+
+def test_steps_whose_trace_has_gaps_are_traced_again_after_the_last_of_them(tmp_path, monkeypatch):
+    stop, sessions = KernelTracer._stop, []
+
+    def stopped(tracer):
+        events = stop(tracer)
+        sessions.append(len(events))
+        return [] if len(sessions) == 1 else events
+
+    monkeypatch.setattr(KernelTracer, "_stop", stopped)
+    run = train(tmp_path, steps=14, kernels=[3, 4, 5, 6])
+    assert len(sessions) == 2
+    assert run.summary["kernels"]["steps"] == [9]

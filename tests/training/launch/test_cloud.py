@@ -246,7 +246,8 @@ def test_the_run_comes_back_and_the_machine_is_given_back(write, rented, tmp_pat
 def test_of_other_machines_only_the_rows_of_their_ranks_come_back(write, rented, tmp_path):
     run = (
         "mkdir -p run/steps; echo $SKYPILOT_NODE_RANK > run/network.json; "
-        "echo rows > run/steps/part-r$SKYPILOT_NODE_RANK-1; echo well > run/health-r$SKYPILOT_NODE_RANK.json; "
+        "echo rows > run/steps/part-r$SKYPILOT_NODE_RANK-1; "
+        "echo well > run/health-r$SKYPILOT_NODE_RANK.json; "
         "echo bytes > run/exchanges-r$SKYPILOT_NODE_RANK.json"
     )
     done = launched(write(machines=Machines(nodes=3)), run=run)
