@@ -215,6 +215,7 @@ class ParameterServer:
             "version": self._version,
             "stop": self._stop,
             "clocks": dict(self._clocks),
+            "lost": sorted(self._lost),
         }
 
     def _save(self) -> None:
@@ -230,6 +231,7 @@ class ParameterServer:
         self._schedule.load_state_dict(dict(state["schedule"]))
         self._version = int(state["version"])
         self._stop = bool(state["stop"])
+        self._lost |= set(state["lost"]) - self._gone
         self._clocks = {
             worker: updates
             for worker, updates in state["clocks"].items()

@@ -3,6 +3,7 @@
 One Ray cluster for all tests; workers are processes that join it.
 """
 
+import asyncio
 import os
 import signal
 import threading
@@ -10,16 +11,19 @@ import time
 from collections import Counter
 from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 
+import numpy as np
 import pytest
 import torch
 from tests.training.launch.processes import left_of, start, wait_until
 from tests.training.ranks_here import losses
 
 import laptime
+from laptime.training import parameter_server
 from laptime.training.config.reading import read_config
 from laptime.training.launch.groups import Groups, launch_groups, server_name
-from laptime.training.parameter_server import shares
+from laptime.training.parameter_server import ParameterServer, ServerPlan, shares
 from laptime.training.session import train
 from laptime.training.stop_signals import ORPHAN_S
 
@@ -130,6 +134,43 @@ def test_workers_that_do_not_wait_have_stale_gradients_and_one_validates(cluster
 def test_servers_share_the_parameters_evenly():
     assert shares([100, 60, 50, 10], 2) == [[0, 3], [1, 2]]
     assert shares([5], 3) == [[0]]
+
+
+def test_a_server_that_died_knows_who_still_trains(tmp_path, monkeypatch):
+    context = SimpleNamespace(was_current_actor_reconstructed=False)
+    ray = SimpleNamespace(get_runtime_context=lambda: context)
+    monkeypatch.setattr(parameter_server, "ray_module", lambda: ray)
+    plan = ServerPlan(
+        optimizer={"name": "sgd", "lr": 1.0},
+        schedule={},
+        groups=3,
+        updates=10,
+        updates_per_epoch=10,
+        staleness=None,
+        shapes=((2,),),
+    )
+    zeros, ones = np.zeros(2, np.float32), np.ones(2, np.float32)
+
+    async def one_life():
+        server = ParameterServer(str(tmp_path / "server.pt"))
+        await asyncio.gather(*(server.join(worker, plan, zeros) for worker in range(3)))
+        await server.exchange(1, 0, ones)
+        await server.leave(0)
+        await server.leave(2, returns=True)
+
+    async def another_life():
+        server = ParameterServer(str(tmp_path / "server.pt"))
+        assert await server.workers() is None
+        assert await server.exchange(1, 1, ones) is None
+        answer = await server.join(0, plan, zeros)
+        assert answer.restored
+        assert answer.parameters.tolist() == [-1.0, -1.0]
+        await server.leave(0)
+        return await server.workers()
+
+    asyncio.run(one_life())
+    context.was_current_actor_reconstructed = True
+    assert asyncio.run(another_life()) == [1, 2]  # one trains, one is started again
 
 
 @pytest.mark.slow
