@@ -73,9 +73,10 @@ def sleep_before_forward():
 
 def sleep_in_forward():
     """In every other step a stage sleeps in each of its forward passes."""
+    from laptime.training.strategies.hybrid import Hybrid
     from laptime.training.strategies.model import ModelParallel
 
-    called, run, turn = ModelParallel._called, ModelParallel._run, itertools.count()
+    run, turn = ModelParallel._run, itertools.count()
     sleeps = False
 
     def in_turn(strategy, *arguments, **named):
@@ -83,12 +84,17 @@ def sleep_in_forward():
         sleeps = next(turn) % 2 == 1
         return run(strategy, *arguments, **named)
 
-    def slow(strategy, network):
-        wait = PLANTED_S / MICRO_BATCHES
-        network.register_forward_pre_hook(lambda *_: time.sleep(wait) if sleeps else None)
-        return called(strategy, network)
+    def slowed(called):
+        def slow(strategy, network):
+            wait = PLANTED_S / MICRO_BATCHES
+            network.register_forward_pre_hook(lambda *_: time.sleep(wait) if sleeps else None)
+            return called(strategy, network)
 
-    ModelParallel._called, ModelParallel._run = slow, in_turn
+        return slow
+
+    ModelParallel._run = in_turn
+    for kind in (ModelParallel, Hybrid):
+        kind._called = slowed(kind._called)
 
 
 def late(name, rank):
@@ -166,12 +172,13 @@ def test_a_late_rank_is_communication_of_the_other_and_no_bubble(name, others):
 
 @pytest.mark.parametrize(
     ("rank", "account"),
-    [(1, "idle"), (2, "communication"), (0, "communication")],
-    ids=["stage-before", "same-stage", "other-pipeline"],
+    [(1, "idle"), (2, "communication"), (0, "idle")],
+    ids=["stage-before", "same-stage", "before-same-stage"],
 )
-def test_a_late_stage_of_a_hybrid_is_a_bubble_in_its_pipeline_and_communication_beside_it(
+def test_a_late_stage_of_a_hybrid_is_communication_of_the_same_stage_and_a_bubble_of_those_before(
     rank, account, hybrid
 ):
+    """The same stage of the other pipeline waits for the average before its last gradient goes on."""
     found_in(hybrid, late=3, waiting=rank, cause="forward", effect=account)
 
 

@@ -76,7 +76,7 @@ class ParameterServer:
         self._lost: set[int] = set()  # workers that are started again
         self._gone: set[int] = set()  # workers that have left for good
         self._round: dict[int, Flat] = {}  # gradients that wait for those of the other workers
-        self._stop = False
+        self._stop = self._over = False
         self._changed = asyncio.Condition()
         self._saved = time.monotonic()
         # The first optimizer of a process imports torch's compiler, 1.6 s: while the workers start.
@@ -190,7 +190,8 @@ class ParameterServer:
             self._save()
 
     async def forget(self) -> None:
-        """The training is over: remove the snapshot."""
+        """The training is over: remove the snapshot, and write no other."""
+        self._over = True
         self._snapshot.unlink(missing_ok=True)
         with suppress(OSError):  # it has checkpoints
             self._snapshot.parent.rmdir()
@@ -219,6 +220,8 @@ class ParameterServer:
         }
 
     def _save(self) -> None:
+        if self._over:
+            return
         self._snapshot.parent.mkdir(parents=True, exist_ok=True)
         with replacing(self._snapshot) as file:
             torch.save(self._state(), file)

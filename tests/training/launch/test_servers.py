@@ -287,7 +287,7 @@ def test_a_killed_rank_of_a_group_brings_its_group_back(cluster, tmp_path):
         run = launched(tmp_path, configuration(BATCH // 2, steps=LONG), *settings, size=2)
     assert run.status == "finished"
     assert no_step_twice(run) == dict.fromkeys(range(4), LONG)
-    assert any("worker 1 was lost" in note for note in run.summary["notes"])
+    assert any("group 1 (ranks 2 to 3) was lost" in note for note in run.summary["notes"])
 
 
 # -- the launcher --------------------------------------------------------------------------------------------

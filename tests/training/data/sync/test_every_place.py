@@ -168,7 +168,8 @@ def test_a_killed_synchronisation_goes_on_where_it_was(kind, request, tmp_path, 
     fill(place, {"cat/1.jpg": b"small", "cat/big.jpg": big})
     deadline = time.monotonic() + 60
     with subprocess.Popen([sys.executable, "-c", _SYNC, place.address, str(folder)]) as child:
-        while not any(size(part) for part in folder.rglob("*.part")) or not (folder / "cat/1.jpg").exists():
+        # The small one first: afterwards, a part that has grown is the big one's.
+        while not (folder / "cat/1.jpg").exists() or not any(map(size, folder.rglob("*.part"))):
             assert child.poll() is None
             assert time.monotonic() < deadline
             time.sleep(0.001)
