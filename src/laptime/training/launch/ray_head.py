@@ -24,7 +24,7 @@ from laptime.training.launch.descendants import adopt_descendants, kill_descenda
 
 STORE_BYTES = 256 * 2**20  # of the object store; messages are as large as the parameters
 # Gradients and parameters travel in the call itself. From 100 kB on Ray takes the object stores of the nodes,
-# which makes a step with 505 kB each way at 1 Gbit/s 34 instead of 22 ms (`benchmarks.strategies`).
+# which is slower: docs/log.md has the figures.
 DIRECT_CALLS = {
     "RAY_max_direct_call_object_size": str(16 * 2**20),
     "RAY_task_rpc_inlined_bytes_limit": str(128 * 2**20),
