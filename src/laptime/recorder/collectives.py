@@ -192,6 +192,8 @@ class Collectives:
         if result is None:  # it has waited inside
             exchange.end = self._timeline.stamps[-1]
             return
+        if exchange.bucket is not None:  # who carries gradients tells when they have arrived
+            return
         self._under_way[id(getattr(result, "elem", result))] = exchange  # DTensor waits for what is inside
         if not unawaited:
             exchange.returned = self._timeline.stamps[-1]
@@ -200,7 +202,7 @@ class Collectives:
                 result.get_future().add_done_callback(partial(self._arrived, exchange))
 
     @shielded(RecordingPart.COMMUNICATION)
-    def _arrived(self, exchange: Exchange, _: Any) -> None:
+    def _arrived(self, exchange: Exchange, _: Any = None) -> None:
         """The result is there; called by whichever thread brought it, on CUDA on the stream that did."""
         clock = self._timeline.clock
         if clock.deferred:
@@ -252,6 +254,11 @@ class Collectives:
             known = layers()
             names = [known[part] for part in parts if part in known]
             self.bucket_layers[bucket] = tuple(dict.fromkeys(reversed(names)))
+
+    def arrival(self) -> Callable[[], None] | None:
+        """To be called when the bucket has arrived that was sent last; None where it is not recorded."""
+        last = self._last
+        return partial(self._arrived, last) if last is not None and last.bucket is not None else None
 
     def exchanged(self) -> list[Exchange]:
         """The exchanges of the step that ends here."""

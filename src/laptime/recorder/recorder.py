@@ -717,6 +717,11 @@ class Recorder:
         """The next collective carries the gradients of these parameters, as a bucket of DDP does."""
         self.hooks.collectives.carries(bucket, parameters, self.hooks.parameter_layers)
 
+    @shielded(RecordingPart.COMMUNICATION)
+    def arrival(self) -> Callable[[], None] | None:
+        """What to call when the gradients have arrived that the last collective carries."""
+        return self.hooks.collectives.arrival()
+
     def _exchanged(self) -> RankExchanges | None:
         return self.facts.exchanged(self.hooks.collectives.bucket_layers) if self.facts.exchanges else None
 
