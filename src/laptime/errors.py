@@ -24,6 +24,7 @@ LaptimeError
 ├── CalibrationError          a calibration that cannot be made, read or used
 ├── PredictionError           a prediction that cannot be made
 │   └── FixedOption           an option that a run or a saved workload has already
+├── PlanError                 a plan that cannot be carried out
 ├── ServeError                the dashboard cannot be served as asked
 ├── BadTarget                 a `module:callable` that cannot be imported or called
 ├── ScriptError               `laptime run` could not start the script
@@ -132,6 +133,10 @@ class AmbiguousDevice(HardwareError):
 
 class CatalogError(HardwareError):
     """A file of devices, links, storage or prices cannot be used."""
+
+
+class PlanError(LaptimeError):
+    """A plan of a training on several devices cannot be carried out."""
 
 
 class ServeError(LaptimeError):

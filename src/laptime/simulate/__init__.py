@@ -1,0 +1,1 @@
+"""A plan on a cluster, played on a virtual clock. Never torch."""
