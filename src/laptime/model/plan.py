@@ -62,8 +62,8 @@ class Plan:
                 raise PlanError("schedule=interleaved needs chunks of at least 2; else use 1f1b")
             if self.micro_batches % self.stages:
                 raise PlanError(
-                    f"interleaved stages take micro-batches by the {self.stages}; {self.micro_batches} do not "
-                    f"divide: give micro_batches={self.stages * math.ceil(self.micro_batches / self.stages)}"
+                    f"{self.stages} interleaved stages do not divide {self.micro_batches} micro-batches; "
+                    f"give micro_batches={self.stages * math.ceil(self.micro_batches / self.stages)}"
                 )
         if self.sequence and self.feature == 1:
             raise PlanError("sequence splits what the split layers leave whole; give feature of at least 2")
@@ -90,7 +90,7 @@ class Plan:
 
     def describe(self) -> str:
         """As users write it: `data=8,stages=4,schedule=1f1b`."""
-        said = [self.strategy]
+        said: list[str] = [self.strategy]
         for field in fields(self):
             value = getattr(self, field.name)
             if field.name != "strategy" and value != field.default:
@@ -109,9 +109,9 @@ class Plan:
             _complete(given, workers)
         plan = cls(**given)
         if workers is not None and plan.workers != workers:
+            degrees = f"data {plan.data} × stages {plan.stages} × feature {plan.feature}"
             raise PlanError(
-                f"{plan.describe()} takes {plan.data} × {plan.stages} × {plan.feature} = {plan.workers} workers, "
-                f"and {workers} are given; change a degree, or leave data out"
+                f"{degrees} = {plan.workers} workers, and {workers} are given; change a degree"
             )
         return plan
 
