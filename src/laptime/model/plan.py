@@ -41,6 +41,8 @@ class Plan:
     staleness: int | None = None  # updates that a worker may be ahead of the slowest; None: any number
     average_every: int = 8  # updates, of `local`
     recompute: bool = False  # activations again in the backward pass
+    gradient_bytes: int = 4  # of an element, as it is exchanged; autocast keeps gradients in float32
+    parameter_bytes: int = 4  # likewise, of sharded parameters
 
     def __post_init__(self) -> None:
         for field in fields(self):
@@ -110,9 +112,7 @@ class Plan:
         plan = cls(**given)
         if workers is not None and plan.workers != workers:
             degrees = f"data {plan.data} × stages {plan.stages} × feature {plan.feature}"
-            raise PlanError(
-                f"{degrees} = {plan.workers} workers, and {workers} are given; change a degree"
-            )
+            raise PlanError(f"{degrees} = {plan.workers} workers, and {workers} are given; change a degree")
         return plan
 
     def document(self) -> dict[str, Any]:

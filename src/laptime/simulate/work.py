@@ -1,0 +1,288 @@
+"""What each rank of a plan computes in a step: a predicted step divided by features, stages and shards.
+
+Layers are split by features as Megatron-LM and laptime's `feature` do: of two linear layers that follow each
+other the first by columns, the second by rows, which is followed by an exchange of its output.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import Annotated
+
+from laptime.errors import PlanError
+from laptime.estimate.predict import device_step
+from laptime.hardware import Device
+from laptime.model import LOSS_LAYER, Operation, Phase, Workload
+from laptime.model.constants import Source
+from laptime.model.plan import Plan
+from laptime.ops.registry import kind_named
+from laptime.ops.rescaling import rescaled
+
+INPUT_SHARE: Annotated[
+    float, Source("Of a backward pass: gradients of inputs take as long as those of weights.")
+] = 0.5
+_HOST = "(host)"
+_BLOCK = re.compile(r"^(.*?\.\d+)(?:\.|$)")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LayerWork:
+    """One layer on one rank, for one micro-batch; bytes are those of the rank's own part."""
+
+    name: str
+    forward_s: float
+    backward_s: float
+    update_s: float
+    parameters: int  # elements of this rank's part, before sharding
+    output_bytes: float  # what the next layer gets
+    kept_bytes: float  # from the forward for the backward pass
+    exchanged_bytes: float = 0.0  # after its forward pass, and again before its backward pass ends
+    experts: bool = False  # holds experts: its input and output go to the ranks that have them
+
+    @property
+    def block(self) -> str:
+        """The block that it belongs to, such as `transformer.h.0`: what is sharded as one."""
+        match = _BLOCK.match(self.name)
+        return match.group(1) if match else self.name
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankWork:
+    """All layers of a network, as the rank that has them computes them."""
+
+    layers: tuple[LayerWork, ...]
+    host_s: float  # between two steps
+    batch: int  # samples of a micro-batch
+    micro_batches: int
+    interval: float  # half width of the prediction's interval, relative
+
+
+def rank_work(workload: Workload, device: Device, plan: Plan, batch: int) -> RankWork:
+    """A step with `batch` samples for each replica."""
+    if workload.mode != "training":
+        raise PlanError(
+            "a training is simulated, and the workload has no backward pass; read it for training"
+        )
+    if batch < plan.micro_batches:
+        raise PlanError(
+            f"{batch} samples of a replica cannot be {plan.micro_batches} micro-batches; "
+            f"give batch={plan.micro_batches} or more, or fewer micro_batches"
+        )
+    if batch % plan.micro_batches:
+        raise PlanError(
+            f"{batch} samples do not divide into {plan.micro_batches} micro-batches; "
+            f"give batch={plan.micro_batches * -(-batch // plan.micro_batches)}"
+        )
+    return _rank_work(
+        workload, device, plan.feature, plan.sequence, batch // plan.micro_batches, plan.micro_batches
+    )
+
+
+@lru_cache(256)
+def _rank_work(
+    workload: Workload, device: Device, feature: int, sequence: bool, micro: int, micro_batches: int
+) -> RankWork:
+    sized = rescaled(workload, micro)
+    parts, exchanged = _split(sized, feature, sequence) if feature > 1 else (sized, {})
+    step = device_step(parts, device)
+    seconds: dict[str, dict[Phase, float]] = {}
+    for timed in step.step.operations:
+        phases = seconds.setdefault(timed.operation.layer, dict.fromkeys(Phase, 0.0))
+        phases[timed.operation.phase] += timed.span_s
+    host_s = sum(seconds.pop(_HOST, {}).values())
+    order = [*(name for name in parts.layers if name in seconds)]
+    order += [name for name in seconds if name not in order]
+    facts = _facts(parts)
+    layers = tuple(
+        LayerWork(
+            name=name,
+            forward_s=seconds[name][Phase.FORWARD],
+            backward_s=seconds[name][Phase.BACKWARD],
+            update_s=seconds[name][Phase.UPDATE],
+            exchanged_bytes=exchanged.get(name, 0.0),
+            experts="expert" in name,
+            parameters=facts[name].parameters,
+            output_bytes=facts[name].output_bytes,
+            kept_bytes=facts[name].kept_bytes,
+        )
+        for name in order
+    )
+    made = step.prediction
+    return RankWork(
+        layers=layers,
+        host_s=host_s,
+        batch=micro,
+        micro_batches=micro_batches,
+        interval=made.interval_s[1] / made.step_s - 1,
+    )
+
+
+@dataclass(slots=True)
+class _LayerFacts:
+    parameters: int = 0
+    output_bytes: float = 0.0
+    kept_bytes: float = 0.0
+
+
+def _facts(workload: Workload) -> dict[str, _LayerFacts]:
+    """Parameters, output and kept bytes of each layer."""
+    facts: dict[str, _LayerFacts] = defaultdict(_LayerFacts)
+    alive = 0
+    for operation in workload.operations:
+        layer = facts[operation.layer]
+        if operation.phase is Phase.UPDATE:
+            layer.parameters += operation.sizes["params"]
+        elif operation.phase is Phase.FORWARD:
+            layer.kept_bytes += max(0, operation.alive - alive)
+            layer.output_bytes = float(operation.written)
+            alive = operation.alive
+    kept = sum(layer.kept_bytes for layer in facts.values())
+    for layer in facts.values():  # what is freed again within the pass is not kept
+        layer.kept_bytes *= min(1.0, workload.memory.activations / kept) if kept else 0.0
+    return facts
+
+
+# -- features ------------------------------------------------------------------------------------------------
+
+
+def _split(workload: Workload, ranks: int, sequence: bool) -> tuple[Workload, dict[str, float]]:
+    """The operations of one of `ranks` that split linear layers; and the bytes exchanged after layers."""
+    linear = [
+        layer
+        for layer in workload.layers
+        if any(
+            each.kind == "mm" and each.phase is Phase.FORWARD
+            for each in workload.operations
+            if each.layer == layer
+        )
+    ]
+    rows, columns = _pairs(linear, workload)
+    if not columns:
+        raise PlanError(f"{workload.network} has no linear layers to split by features; leave feature out")
+    exchanged: dict[str, float] = {}
+    operations: list[Operation] = []
+    for operation in workload.operations:
+        layer = operation.layer
+        if layer in columns:
+            operations.append(_divided(operation, ranks, "n"))
+        elif layer in rows:
+            product = operation.kind == "mm"
+            if product and operation.phase is Phase.FORWARD:
+                exchanged[layer] = float(operation.written)
+            spread = product or sequence or operation.phase is Phase.UPDATE
+            operations.append(_divided(operation, ranks, "k") if spread else operation)
+        else:
+            operations.append(operation)
+    for layer in columns - {linear[linear.index(row) - 1] for row in rows}:  # nothing by rows follows
+        output = next(each for each in workload.operations if each.layer == layer and each.kind == "mm")
+        exchanged[layer] = float(output.written)
+    return replace(workload, operations=tuple(operations)), exchanged
+
+
+def _pairs(linear: Sequence[str], workload: Workload) -> tuple[set[str], set[str]]:
+    """Layers split by rows, and by columns: each second of two in the same block by rows."""
+    rows: set[str] = set()
+    columns: set[str] = set()
+    for at, layer in enumerate(linear):
+        before = linear[at - 1] if at else None
+        if before in columns and _in_block(before) == _in_block(layer) and _shrinks(workload, before, layer):
+            rows.add(layer)
+        else:
+            columns.add(layer)
+    return rows, columns
+
+
+def _in_block(layer: str | None) -> str:
+    match = _BLOCK.match(layer or "")
+    return match.group(1) if match else ""
+
+
+def _shrinks(workload: Workload, before: str, layer: str) -> bool:
+    """Whether the second product takes what the first gives, so that no exchange is needed between them."""
+    sizes = {
+        each.layer: each.sizes
+        for each in workload.operations
+        if each.kind == "mm" and each.phase is Phase.FORWARD and each.layer in (before, layer)
+    }
+    return bool(sizes[before]["n"] % sizes[layer]["k"] == 0)
+
+
+def _divided(operation: Operation, ranks: int, size: str) -> Operation:
+    """One rank's part: of a product that size, of attention the heads, of all else the elements."""
+    if operation.kind == "mm":
+        name = size if operation.phase is not Phase.BACKWARD else _largest(operation)
+    elif operation.kind.startswith("attention"):
+        name = "h"
+    elif operation.phase is Phase.UPDATE:
+        name = "params"
+    else:
+        name = next((each for each in ("n", "d", "r") if each in operation.sizes), "")
+    value = operation.sizes.get(name, 0)
+    if value < ranks:
+        return operation
+    sizes = {**operation.sizes, name: -(-value // ranks)}
+    flops = kind_named(operation.kind).flops(sizes) if operation.flops else 0
+    return replace(
+        operation,
+        sizes=sizes,
+        flops=flops,
+        read=operation.read // ranks,
+        written=operation.written // ranks,
+        alive=operation.alive // ranks,
+    )
+
+
+def _largest(operation: Operation) -> str:
+    """Of a product of the backward pass, the size that features are in: not the rows of the batch."""
+    return max(("k", "n"), key=lambda name: operation.sizes[name])
+
+
+# -- stages --------------------------------------------------------------------------------------------------
+
+
+def cut(layers: Sequence[LayerWork], stages: int) -> tuple[tuple[LayerWork, ...], ...]:
+    """Layers in `stages` parts so that the longest is as short as it can be."""
+    whole = [layer for layer in layers if layer.name != LOSS_LAYER]
+    if stages > len(whole):
+        raise PlanError(f"{stages} stages of {len(whole)} layers; give at most stages={len(whole)}")
+    seconds = [layer.forward_s + layer.backward_s for layer in whole]
+    low, high = max(seconds), sum(seconds)
+    for _ in range(60):
+        middle = (low + high) / 2
+        if _parts(seconds, middle) <= stages:
+            high = middle
+        else:
+            low = middle
+    parts = _filled(whole, seconds, stages, high)
+    loss = tuple(layer for layer in layers if layer.name == LOSS_LAYER)
+    parts[-1] += loss
+    return tuple(parts)
+
+
+def _parts(seconds: Sequence[float], most: float) -> int:
+    parts, held = 1, 0.0
+    for each in seconds:
+        if held + each > most and held:
+            parts, held = parts + 1, 0.0
+        held += each
+    return parts
+
+
+def _filled(
+    layers: Sequence[LayerWork], seconds: Sequence[float], stages: int, most: float
+) -> list[tuple[LayerWork, ...]]:
+    """Each part as long as `most` allows, but none empty."""
+    parts: list[list[LayerWork]] = [[]]
+    held = 0.0
+    for at, (layer, each) in enumerate(zip(layers, seconds, strict=True)):
+        must = len(layers) - at <= stages - len(parts)  # one for each part that is left
+        if parts[-1] and len(parts) < stages and (must or held + each > most * (1 + 1e-9)):
+            parts.append([])
+            held = 0.0
+        parts[-1].append(layer)
+        held += each
+    return [tuple(part) for part in parts]
