@@ -6,7 +6,6 @@ import pytest
 
 from laptime.errors import HardwareError, PlanError
 from laptime.hardware.cluster import Cluster
-from laptime.model import Account
 from laptime.model.plan import SCHEDULES, Plan
 from laptime.simulate.fabric import Fabric, LinkHabits
 from laptime.simulate.schedules import ORDERS, Pass

@@ -33,6 +33,7 @@ class Plan:
     experts: int = 1  # ranks that split the experts of a layer
     sequence: bool = False  # split what is outside the split layers along the sequence (with feature)
     shards: int = 1  # ranks that share one copy of parameters, gradients and optimizer state
+    state_shards: int = 1  # ranks that share the optimizer's state alone (ZeRO-1)
     schedule: Schedule = "1f1b"
     micro_batches: int = 1  # of a batch, with several stages
     chunks: int = 1  # stages of each rank, interleaved
@@ -71,6 +72,8 @@ class Plan:
             raise PlanError("sequence splits what the split layers leave whole; give feature of at least 2")
         if self.data % self.shards:
             raise PlanError(f"shards={self.shards} does not divide data={self.data}")
+        if self.data % self.state_shards:
+            raise PlanError(f"state_shards={self.state_shards} does not divide data={self.data}")
         if self.data % self.experts:
             raise PlanError(f"experts={self.experts} does not divide data={self.data}")
         if self.strategy in ("mixed", "local") and self.data % self.groups:

@@ -23,7 +23,6 @@ Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
 
 _DRAWN = 4096  # step times of a worker that are drawn at once
-_HISTOGRAM_FROM_S = 0.0
 
 
 # -- what is given -------------------------------------------------------------------------------------------

@@ -79,10 +79,6 @@ class Fabric:
     def way(self, group: Group, *, beside: bool) -> Way:
         """What a group has of the links; `beside` a backward pass less than alone."""
         inside, between = hardware.cluster_links(self.cluster)
-        if group.nodes > 1 and between is None:
-            raise HardwareError(
-                f"{self.cluster.name} has no link between nodes; give `between` in its file, or fewer workers"
-            )
         share = self.habits.inside_beside if beside else self.habits.inside_alone
         bandwidth = inside.bandwidth if inside is not None else math.inf
         if self.cluster.wiring == "host" and inside is not None:

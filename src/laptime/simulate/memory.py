@@ -61,7 +61,7 @@ def memory_of(work: RankWork, workload: Workload, plan: Plan) -> RankMemory:
                 stage=rank,
                 parameters=whole.parameters * static,
                 gradients=whole.gradients * static,
-                state=whole.state * static,
+                state=whole.state * static * plan.shards / max(plan.shards, plan.state_shards),
                 activations=_activations(rank, parts, plan),
                 gathered=_gathered(layers, plan),
                 inputs=whole.inputs * work.batch / workload.batch,

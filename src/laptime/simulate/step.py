@@ -190,7 +190,9 @@ class _Rank:
         self._send_bucket()
         yield from self._exchanged(computed_s)
         for layer in (layer for chunk in self.chunks for layer in chunk):
-            yield from self._take(layer.update_s / self.plan.shards, Account.UPDATE, layer.name)
+            yield from self._take(
+                layer.update_s / max(self.plan.shards, self.plan.state_shards), Account.UPDATE, layer.name
+            )
         self.ended_s = self.env.now
 
     def _exchanged(self, computed_s: float) -> Process:
