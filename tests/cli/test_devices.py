@@ -101,3 +101,39 @@ def test_devices_imports_no_torch():
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stderr.splitlines()[-1] == "False"
+
+
+def test_clusters_have_a_table_with_size_links_and_price(call):
+    done = call("devices", "--clusters")
+    assert done.exit_code == 0
+    lines = {line.split()[0]: " ".join(line.split()[1:]) for line in done.stdout.splitlines()}
+    assert lines["cluster"] == "size device inside between $/h"
+    assert lines["aws-p4d"] == "4 × 8 a100-sxm-40gb nvlink-3 4 × efa-100g 87.84"
+    assert lines["guide-node"] == "1 × 4 gtx-1080 pcie-4-x16 - -"
+    assert max(map(len, done.stdout.splitlines())) <= 100
+
+
+def test_clusters_are_one_json_document_with_sources(call):
+    found = json.loads(call("devices", "--clusters", "--json").stdout)["clusters"]
+    assert len(found) > 12
+    (one,) = json.loads(call("devices", "p5.48xlarge", "--clusters", "--json").stdout)["clusters"]
+    assert (one["name"], one["rails"]) == ("aws-p5", 32)
+    assert "Capacity Blocks" in one["sources"]["rails"]
+
+
+def test_a_text_that_names_no_single_cluster_filters(call):
+    assert len(call("devices", "dgx", "--clusters").stdout.splitlines()) == 6 + 1
+    done = call("devices", "dgz-h100x", "--clusters")
+    assert (done.exit_code, done.stdout) == (1, "")
+    assert done.stderr.startswith("laptime: no cluster is called 'dgz-h100x'; nearest: ")
+
+
+def test_a_cluster_of_one_s_own_is_shown(call, tmp_path):
+    text = 'name = "mine"\ndevice = "h200"\nnodes = 2\ndevices_per_node = 1\nbetween = "lan"\n'
+    link = '[[link]]\nname = "lan"\nbandwidth_gbs = {}\nlatency_us = 50\n'
+    (tmp_path / "mine.toml").write_text(text + link.format(1))
+    assert "lan" in call("devices", "./mine.toml", "--clusters").stdout
+    (tmp_path / "mine.toml").write_text(text + link.format(-1))
+    done = call("devices", "./mine.toml", "--clusters")
+    assert (done.exit_code, done.stdout) == (1, "")
+    assert done.stderr.startswith("laptime: mine.toml: link lan: bandwidth_gbs is -1; give more than 0 GB/s")

@@ -12,7 +12,7 @@ from laptime.cli.outcome import Outcome, say, verb
 if TYPE_CHECKING:
     from rich.text import Text
 
-    from laptime.hardware import Device
+    from laptime.hardware import Cluster, Device
 
 _NAME_HELP = "A name such as h100-sxm, a file of your own such as ./mine.toml, or a text to look for."
 
@@ -21,6 +21,9 @@ _NAME_HELP = "A name such as h100-sxm, a file of your own such as ./mine.toml, o
 def devices(
     name: Annotated[str | None, Argument(metavar="NAME", help=_NAME_HELP)] = None,
     links: Annotated[bool, Option("--links", help="Links and storage instead of devices.")] = False,
+    clusters: Annotated[
+        bool, Option("--clusters", help="Clusters instead of devices; NAME is one, or a file.")
+    ] = False,
 ) -> Outcome:
     """List the devices that predictions can be made for; with a NAME, every figure of one and its source.
 
@@ -32,6 +35,11 @@ def devices(
     if links:
         return Outcome(
             document=lambda: {"links": hardware.links(), "storage": hardware.storages()}, lines=_link_lines
+        )
+    if clusters:
+        listed = hardware.clusters() if name is None else _matching_clusters(name)
+        return Outcome(
+            document=lambda: {"clusters": listed}, lines=lambda width: _cluster_lines(listed, width)
         )
     chosen = hardware.devices() if name is None else _matching(name)
     alone = name is not None and len(chosen) == 1
@@ -53,6 +61,26 @@ def _matching(text: str) -> tuple[Device, ...]:
             device
             for device in hardware.devices()
             if text.lower() in f"{device.name}\n{device.title}\n{device.architecture}\n{device.kind}".lower()
+        )
+        if not matching:
+            raise
+        return matching
+
+
+def _matching_clusters(text: str) -> tuple[Cluster, ...]:
+    """The cluster of that name or file; otherwise all whose name, title or device holds the text."""
+    from laptime import hardware
+    from laptime.errors import CatalogError, HardwareError
+
+    try:
+        return (hardware.cluster(text),)
+    except CatalogError:
+        raise
+    except HardwareError:
+        matching = tuple(
+            cluster
+            for cluster in hardware.clusters()
+            if text.lower() in f"{cluster.name}\n{cluster.title}\n{cluster.device}".lower()
         )
         if not matching:
             raise
@@ -154,6 +182,35 @@ def _link_lines(width: int) -> Iterator[Text]:
     yield from table_lines(
         Table(name="storage", columns=[*titled(("storage", "GB/s")), about], rows=drives), width
     )
+
+
+def _cluster_lines(chosen: Sequence[Cluster], width: int) -> Iterator[Text]:
+    from laptime.render.terminal import paragraph
+    from laptime.render.terminal.table import left_out, table_lines
+    from laptime.views.table import Column, Table
+
+    columns = [
+        Column(title="cluster", words=True),
+        Column(title="size"),
+        Column(title="device", words=True),
+        Column(title="inside", words=True, priority=2, optional=True),
+        Column(title="between", words=True, priority=1, optional=True),
+        Column(title="$/h", priority=3, optional=True),
+    ]
+    rows = []
+    for cluster in chosen:
+        size = f"{cluster.nodes} × {cluster.devices_per_node}"
+        rails = f"{cluster.rails} × " if cluster.rails > 1 else ""
+        between = cluster.between and rails + cluster.between
+        cost = cluster.dollars_per_hour and f"{cluster.nodes * cluster.dollars_per_hour:.2f}"
+        rows.append(_cells(cluster.name, size, cluster.device, cluster.inside, between, cost))
+    table = Table(name="clusters", columns=columns, rows=rows)
+    yield from table_lines(table, width)
+    words = "Size: nodes × devices of a node; $/h of all nodes, an example."
+    if gone := left_out(table, width):
+        words += f" No room for {', '.join(gone)}: a wider terminal or --json has them."
+    for line in paragraph(f"{words} --json gives all figures and sources", width):
+        say(line.plain)
 
 
 def _cells(*values: Any) -> list[str]:

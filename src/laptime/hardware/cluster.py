@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, get_args
 
-from laptime.hardware.device import CatalogEntry
+from laptime.errors import HardwareError
+from laptime.hardware.device import CatalogEntry, Link
 
 Wiring = Literal["switch", "mesh", "pairs", "host"]
+
+THIS_MACHINE = ("cpu", "cuda")
+"""Names of the CPU and the GPU at hand, as `laptime calibrate` measured them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cluster(CatalogEntry):
-    """Equal nodes of equal devices; names of devices, links and storage are the catalog's.
+    """Equal nodes of equal devices. Values that no cluster can have raise HardwareError.
 
+    device  a name of the catalog, a device file, or one of THIS_MACHINE
+    inside, between, storage  names of the catalog; a link's may be one of `links` instead
     wiring  of a node: a switch gives every device its whole link at once (NVSwitch); a mesh links each
             directly with some others; pairs are linked by two, the rest meets over the host's link; host:
             all share the host's link
@@ -22,16 +29,52 @@ class Cluster(CatalogEntry):
     device: str
     nodes: int
     devices_per_node: int
-    inside: str  # the link of a device to the others of its node
+    inside: str | None = None  # the link of a device to the others of its node; None: one device a node
     wiring: Wiring = "switch"
     between: str | None = None  # a link of a node to the network; None: one node
     rails: int = 1  # such links of a node
     oversubscription: float = 1.0  # bandwidth of all nodes over that of the network's core
     storage: str | None = None  # of a node; None: data is in memory
     dollars_per_hour: float | None = None  # of one node
-    node_hours_between_failures: float | None = None
+    node_hours_between_failures: float | None = None  # hours × nodes ÷ interruptions
     slow_share: float = 0.0  # of the nodes
     slowdown: float = 1.0  # of a slow node: times as long
+    links: tuple[Link, ...] = ()  # that the cluster's own file describes
+
+    def __post_init__(self) -> None:
+        for figure in ("nodes", "devices_per_node", "rails"):
+            count = getattr(self, figure)
+            if type(count) is not int or count < 1:
+                raise HardwareError(f"{figure} is {count!r}; give a whole number of at least 1")
+        if self.wiring not in get_args(Wiring):
+            raise HardwareError(f"wiring is {self.wiring!r}; give one of {', '.join(get_args(Wiring))}")
+        for figure, meaning in (
+            ("oversubscription", "1 is a network that carries what all nodes send"),
+            ("slowdown", "a slow node takes that many times as long"),
+        ):
+            factor = getattr(self, figure)
+            if not 1 <= factor < math.inf:
+                raise HardwareError(f"{figure} is {factor:g}; give at least 1: {meaning}")
+        if not 0 <= self.slow_share <= 1:
+            raise HardwareError(f"slow_share is {self.slow_share:g}; give a share of the nodes from 0 to 1")
+        for figure in ("dollars_per_hour", "node_hours_between_failures"):
+            amount = getattr(self, figure)
+            if amount is not None and not 0 < amount < math.inf:
+                raise HardwareError(f"{figure} is {amount:g}; give more than 0, or leave it out if unknown")
+        self._check_joined()
+
+    def _check_joined(self) -> None:
+        """Every device must reach every other."""
+        if self.nodes > 1 and self.between is None:
+            raise HardwareError(
+                f"{self.name} has {self.nodes} nodes and no link between them; "
+                "give between, such as 'infiniband-ndr', or 1 node"
+            )
+        if self.devices_per_node > 1 and self.inside is None:
+            raise HardwareError(
+                f"{self.name} has {self.devices_per_node} devices a node and no link inside; "
+                "give inside, such as 'nvlink-4' or 'pcie-4-x16'"
+            )
 
     @property
     def devices(self) -> int:

@@ -1,25 +1,27 @@
-"""Devices, links, storage and prices by name: the catalog's, and the user's own files beside them.
+"""Devices, links, storage, clusters and prices by name: the catalog's, and the user's own files beside them.
 
 A user's device is one TOML file, given as a path or put into $LAPTIME_DEVICES, or else into
-~/.config/laptime/devices. Prices of ~/.config/laptime/prices.toml come before the examples of the catalog.
-Names are compared whole, never by substrings (an L40S is not an L4), without case, blanks, dashes and words
-such as vendor names.
+~/.config/laptime/devices. A user's cluster is one TOML file, given as a path. Prices of
+~/.config/laptime/prices.toml come before the examples of the catalog. Names are compared whole, never by
+substrings (an L40S is not an L4), without case, blanks, dashes and words such as vendor names.
 """
 
 from __future__ import annotations
 
+import difflib
 import os
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from importlib import resources
 from pathlib import Path
 from typing import Any, TypeVar
 
-from laptime.errors import AmbiguousDevice, CatalogError, UnknownDevice
+from laptime.errors import AmbiguousDevice, CatalogError, HardwareError, UnknownDevice
 from laptime.files.text import one_line
 from laptime.hardware import reading
+from laptime.hardware.cluster import THIS_MACHINE, Cluster
 from laptime.hardware.device import CatalogEntry, Device, Link, Price, Storage
 
 _Entry = TypeVar("_Entry", bound=CatalogEntry)
@@ -72,7 +74,7 @@ def device(name: str | Path | Device) -> Device:
     """
     if isinstance(name, Device):
         return name
-    if isinstance(name, Path) or name.endswith(".toml") or (os.sep in name and Path(name).is_file()):
+    if _is_file(name):
         entry = _own(Path(name).expanduser())
         _merged(_shipped(), [entry])
         return entry[0]
@@ -130,10 +132,79 @@ def storages() -> tuple[Storage, ...]:
     return tuple(_shipped().storage.values())
 
 
+def cluster(name: str | Path | Cluster, *, nodes: int | None = None) -> Cluster:
+    """The cluster of that name, alias or file, with another number of nodes if one is given.
+
+    A cluster itself stays what it is. A file may describe links of its own under [[link]].
+    """
+    entry = name if isinstance(name, Cluster) else _cluster(name)
+    return entry if nodes is None else replace(entry, nodes=nodes)
+
+
+def clusters() -> tuple[Cluster, ...]:
+    """Every cluster of the catalog."""
+    return tuple(_clusters().values())
+
+
+def cluster_links(cluster: Cluster) -> tuple[Link | None, Link | None]:
+    """The links inside a node and between nodes: the cluster's own, or else the catalog's; None for none."""
+    own = {link.name: link for link in cluster.links}
+
+    def named(name: str | None) -> Link | None:
+        return None if name is None else own.get(name) or link(name)
+
+    return named(cluster.inside), named(cluster.between)
+
+
 def price(of: str | Path | Device) -> Price | None:
     """What an hour of the device costs, from the user's prices or else as an example; None if unknown."""
     wanted = device(of).name
     return _user_prices().get(wanted) or _shipped().prices.get(wanted)
+
+
+def _is_file(name: str | Path) -> bool:
+    return isinstance(name, Path) or name.endswith(".toml") or (os.sep in name and Path(name).is_file())
+
+
+def _cluster(name: str | Path) -> Cluster:
+    if _is_file(name):
+        return _own_cluster(Path(name).expanduser())
+    known = _clusters()
+    try:
+        return _one(str(name), known, "cluster")
+    except UnknownDevice:
+        near = difflib.get_close_matches(str(name).lower(), known, n=3, cutoff=0.5)
+        hint = f"nearest: {', '.join(near)}; " if near else ""
+        raise HardwareError(
+            f"no cluster is called {name!r}; {hint}`laptime devices --clusters` lists all, "
+            "and a file such as ./mine.toml can describe another"
+        ) from None
+
+
+@cache
+def _clusters() -> dict[str, Cluster]:
+    known = _shipped()
+    entries = [
+        reading.read_cluster(*row, known.links, known.storage) for row in _rows("clusters.toml", "cluster")
+    ]
+    return {entry.name: entry for entry in entries}
+
+
+def _own_cluster(path: Path) -> Cluster:
+    """The cluster of a user's file, its device by the catalog's name. What has no source has the file."""
+    where = one_line(path)
+    table = {"source": where, **reading.read_toml(path, where)}
+    entry = reading.read_cluster(table, where, {}, _shipped().links, _shipped().storage)
+    if entry.device.lower() in THIS_MACHINE:
+        return replace(entry, device=entry.device.lower())
+    try:
+        if entry.device.endswith(".toml"):  # beside the cluster's file
+            own = path.parent / Path(entry.device).expanduser()
+            device(own)
+            return replace(entry, device=str(own))
+        return replace(entry, device=device(entry.device).name)
+    except (UnknownDevice, AmbiguousDevice) as error:
+        raise CatalogError(f"{where}: {error}") from None
 
 
 def _one(name: str, known: Mapping[str, _Entry], what: str) -> _Entry:
@@ -143,18 +214,19 @@ def _one(name: str, known: Mapping[str, _Entry], what: str) -> _Entry:
     raise UnknownDevice(name, known, what=what)
 
 
+def _rows(file: str, noun: str) -> Iterator[tuple[Any, str, Any]]:
+    """Each row of the catalog, where it stands, and the documents that rows of its file refer to."""
+    tables = _file(file)
+    for row in tables[noun]:
+        yield row, f"{file}: {row.get('name', row.get('of'))}", tables.get("documents", {})
+
+
 @cache
 def _shipped() -> _Catalog:
-    def rows(file: str, noun: str) -> Iterator[tuple[Any, str, Any]]:
-        """Each row, where it stands, and the documents that rows of its file refer to."""
-        tables = _file(file)
-        for row in tables[noun]:
-            yield row, f"{file}: {row.get('name', row.get('of'))}", tables.get("documents", {})
-
-    every_link = [reading.read_part(Link, *row) for row in rows("links.toml", "link")]
+    every_link = [reading.read_part(Link, *row) for row in _rows("links.toml", "link")]
     links = {entry.name: entry for entry in every_link}
     storage: dict[str, Storage] = {}
-    for row in rows("storage.toml", "storage"):
+    for row in _rows("storage.toml", "storage"):
         drive = reading.read_storage(*row, storage)
         storage[drive.name] = drive
     prices = [reading.read_price(row, "prices.toml") for row in _file("prices.toml")["price"]]
@@ -162,7 +234,7 @@ def _shipped() -> _Catalog:
     entries: list[tuple[Device, str]] = []
     for file in _DEVICE_FILES:
         several |= {key(name): tuple(names) for name, names in _file(file).get("ambiguous", {}).items()}
-        entries += [(reading.read_part(Device, *row, links), file) for row in rows(file, "device")]
+        entries += [(reading.read_part(Device, *row, links), file) for row in _rows(file, "device")]
     empty = _Catalog({}, several, links, storage, {quote.device: quote for quote in prices})
     return _merged(empty, entries)
 

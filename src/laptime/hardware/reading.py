@@ -1,4 +1,4 @@
-"""TOML into devices, links, storage and prices. Impossible values raise a one-line error."""
+"""TOML into devices, links, storage, clusters and prices. Impossible values raise a one-line error."""
 
 from __future__ import annotations
 
@@ -7,16 +7,17 @@ import math
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import MISSING, fields
+from dataclasses import MISSING, fields, replace
 from importlib.resources.abc import Traversable
 from pathlib import Path
 from typing import Any, TypeVar, get_args
 
-from laptime.errors import CatalogError
+from laptime.errors import CatalogError, HardwareError
 from laptime.files.parse import parse_toml
 from laptime.files.read import read_bytes
 from laptime.files.text import first_line
-from laptime.hardware.device import PEAKS, CatalogEntry, Device, Kind, Price, Storage, raid0
+from laptime.hardware.cluster import Cluster
+from laptime.hardware.device import PEAKS, CatalogEntry, Device, Kind, Link, Price, Storage, raid0
 
 Table = Mapping[str, Any]
 Part = TypeVar("Part", bound=CatalogEntry)
@@ -36,9 +37,15 @@ _FIGURES: dict[str, tuple[str, float]] = {
     "read_gbs": ("GB/s", 1e4),
     "dollars_per_hour": ("dollars", 1e5),
     "year": ("years", 2100),
+    "node_hours_between_failures": ("hours", 1e9),
 }
+# Figures of a cluster without a unit. Cluster itself says which values they can have.
+_COUNTS = ("nodes", "devices_per_node", "rails")
+_RATIOS = ("oversubscription", "slow_share", "slowdown")
 _WHOLE = ("sms", "year")
-_LINKS = ("host_link", "gpu_link")
+_LINKS = ("host_link", "gpu_link", "inside", "between")
+# What else of a cluster has a source: names, no figures.
+_NAMES = ("device", "wiring", "storage")
 
 
 def read_toml(path: Path | Traversable, where: str) -> dict[str, Any]:
@@ -69,11 +76,11 @@ def read_part(
 ) -> Part:
     """A device, link or storage from its table: keys are its fields, and the source of what has none.
 
-    `documents` are the sources that a catalog's rows refer to by a short name.
+    `documents` are the sources that a catalog's rows refer to by a short name. `read_cluster` reads clusters.
     """
     if kind is Device:
         table = {"title": table.get("name"), **table}
-    known = {field.name: field for field in fields(kind)}
+    known = {field.name: field for field in fields(kind) if field.name != "links"}
     given: dict[str, Any] = {}
     with _located(where):
         _only(table, (*known, "source"))
@@ -85,7 +92,7 @@ def read_part(
             if key in ("aliases", "estimated"):
                 given[key] = _texts(table, key)
             elif key != "sources" and (key in table or field.default is MISSING):
-                given[key] = _figure(table, key) if key in _FIGURES else _text(table, key)
+                given[key] = _value(table, key)
         if kind is Device:
             if given["kind"] not in get_args(Kind):
                 raise ValueError(f"kind is {given['kind']!r}; give 'gpu' or 'cpu'")
@@ -93,19 +100,49 @@ def read_part(
                 raise ValueError(f"no peak; give fp32, or another of {', '.join(PEAKS)}, in TFLOP/s")
         used_links = [key for key in _LINKS if key in given]
         for key in used_links:
-            if given[key] not in links:
-                hint = _nearest(given[key], links, cutoff=0.3)
-                raise ValueError(f"{key} is {given[key]!r}, which is no link; {hint}")
-        figures = [key for key in given if key in _FIGURES]
+            _one_of(links, given, key, "link")
+        named = used_links + [key for key in _NAMES if kind is Cluster and key in given]
+        figures = [key for key in given if key in (*_FIGURES, *_COUNTS, *_RATIOS)]
         own = table.get("sources", {})
         if not isinstance(own, dict):
             raise ValueError(f"sources is {own!r}; give a table such as {{ fp32 = 'data sheet' }}")
-        _only(own, [*figures, *used_links], "sources: ")
+        _only(own, [*figures, *named], "sources: ")
         _only(given["estimated"], figures, "estimated: ")
         general = _text(table, "source")
-    sources = {key: str(own.get(key, general)) for key in (*figures, *used_links)}
+    sources = {key: str(own.get(key, general)) for key in (*figures, *named)}
     given["sources"] = {key: str(documents.get(source, source)) for key, source in sources.items()}
-    return kind(**given)
+    try:
+        return kind(**given)
+    except HardwareError as error:  # a cluster that cannot be
+        raise CatalogError(f"{where}: {error}") from None
+
+
+def read_cluster(
+    table: Table, where: str, documents: Table, links: Collection[str], storage: Collection[str]
+) -> Cluster:
+    """A cluster from its table, with links of its own under [[link]]. Its device is not looked up."""
+    table = {"title": table.get("name"), **table}
+    own = _read_links(table.pop("link", []), table, where, links)
+    cluster = read_part(Cluster, table, where, documents, [*links, *(link.name for link in own)])
+    with _located(where):
+        if cluster.storage is not None:
+            _one_of(storage, {"storage": cluster.storage}, "storage", "storage")
+    return replace(cluster, links=own)
+
+
+def _read_links(rows: Any, table: Table, where: str, taken: Collection[str]) -> tuple[Link, ...]:
+    """The links of a cluster's file; what names no source has the cluster's."""
+    with _located(where):
+        if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
+            raise ValueError(f"link is {rows!r}; write each link under a line [[link]]")
+    links: dict[str, Link] = {}
+    for row in rows:
+        row = {"title": row.get("name"), "source": table.get("source"), **row}
+        link = read_part(Link, row, f"{where}: link {row.get('name', '')}".rstrip(), {})
+        if link.name in taken or link.name in links:
+            raise CatalogError(f"{where}: {link.name!r} is a link already; choose another name")
+        links[link.name] = link
+    return tuple(links.values())
 
 
 def read_storage(table: Table, where: str, documents: Table, known: Mapping[str, Storage]) -> Storage:
@@ -137,18 +174,37 @@ def _only(keys: Iterable[str], known: Collection[str], within: str = "") -> None
             raise ValueError(f"{within}{key!r} is no key; {_nearest(key, known, cutoff=0.5)}")
 
 
+def _one_of(known: Collection[str], given: Table, key: str, what: str) -> None:
+    if given[key] not in known:
+        hint = _nearest(given[key], known, cutoff=0.3)
+        raise ValueError(f"{key} is {given[key]!r}, which is no {what}; {hint}")
+
+
 def _nearest(name: str, known: Collection[str], cutoff: float) -> str:
     near = difflib.get_close_matches(name, known, n=1, cutoff=cutoff)
     return f"did you mean {near[0]!r}?" if near else f"known: {', '.join(known)}"
+
+
+def _value(table: Table, key: str) -> Any:
+    if key in _COUNTS:
+        return _number(table, key, "a whole number of at least 1")
+    if key in _RATIOS:
+        return float(_number(table, key, "a number"))
+    return _figure(table, key) if key in _FIGURES else _text(table, key)
+
+
+def _number(table: Table, key: str, wanted: str) -> Any:
+    value = table.get(key)
+    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+        raise ValueError(f"{key} is {'missing' if value is None else repr(value)}; give {wanted}")
+    return value
 
 
 def _figure(table: Table, key: str) -> Any:
     unit, most = _FIGURES[key]
     if key not in table:
         raise ValueError(f"{key} is missing; give it in {unit}")
-    value = table[key]
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
-        raise ValueError(f"{key} is {value!r}; give a number in {unit}")
+    value = _number(table, key, f"a number in {unit}")
     if value <= 0:
         raise ValueError(f"{key} is {value:g}; give more than 0 {unit}, or leave it out if unknown")
     if value > most:

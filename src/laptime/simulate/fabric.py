@@ -185,6 +185,7 @@ class Groups:
     feature: Group
     data: Group  # that average gradients, or share parameters
     replicas: Group  # of shards: the same part of the parameters
+    state: Group  # that share the optimizer's state
     experts: Group
     neighbours: Group  # a stage and the next
 
@@ -212,6 +213,7 @@ def groups_of(plan: Plan, cluster: Cluster) -> Groups:
             per_node=max(1, min(data_here // plan.shards, plan.data // plan.shards)),
             sharers=min(room, beside * min(plan.shards, data_here)),
         ),
+        state=Group(ranks=plan.state_shards, per_node=min(data_here, plan.state_shards), sharers=beside),
         experts=Group(ranks=plan.experts, per_node=min(data_here, plan.experts), sharers=beside),
         neighbours=Group(ranks=2, per_node=1 if far else 2, sharers=min(room, plan.workers) if far else 1),
     )

@@ -189,10 +189,12 @@ class _Rank:
         computed_s = self.env.now
         self._send_bucket()
         yield from self._exchanged(computed_s)
-        for layer in (layer for chunk in self.chunks for layer in chunk):
-            yield from self._take(
-                layer.update_s / max(self.plan.shards, self.plan.state_shards), Account.UPDATE, layer.name
-            )
+        layers = [layer for chunk in self.chunks for layer in chunk]
+        sharers = max(self.plan.shards, self.plan.state_shards)
+        for layer in layers:
+            yield from self._take(layer.update_s / sharers, Account.UPDATE, layer.name)
+        size = sum(layer.parameters for layer in layers) * self.plan.parameter_bytes
+        yield from self._wait_for("all_gather", size, self.groups.state)  # each rank has updated its part
         self.ended_s = self.env.now
 
     def _exchanged(self, computed_s: float) -> Process:
