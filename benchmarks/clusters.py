@@ -1,9 +1,9 @@
-"""Simulated against published training on several nodes: `python -m benchmarks.clusters [--rows] [--only SOURCE]`.
+"""Simulated against published training on several nodes: `python -m benchmarks.clusters [--rows]`.
 
-The rows are in `benchmarks/scaling/published`. Each series (a network of one source on one kind of GPU, in one
-precision) has an anchor: its row with the fewest GPUs. How much faster or slower that row is than a predicted
-one is the only thing that is taken from it, as a factor on all computing; fused kernels, compilers and
-float8 are in there. All other rows of the series, with other numbers of GPUs, batches and degrees, are
+The rows are in `benchmarks/scaling/published`. Each series (a network of one source on one kind of GPU, in
+one precision) has an anchor: its row with the fewest GPUs. How much faster or slower that row is than a
+predicted one is the only thing that is taken from it, as a factor on all computing; fused kernels, compilers
+and float8 are in there. All other rows of the series, with other numbers of GPUs, batches and degrees, are
 simulated with that factor and compared.
 """
 
@@ -37,6 +37,19 @@ PUBLISHED = Path(__file__).parent / "scaling" / "published"
 KEPT = Path(".cache") / "laptime-workloads"  # networks of 175 billion parameters take a while to read
 LONGEST = 32768  # tokens of a sequence: longer ones are split over ranks in ways that are not simulated
 _DIVIDED = re.compile(r"divided over (\w+)")  # the optimizer's state
+# What makes two rows of one network different programs.
+_VARIANTS = (
+    "compile",
+    "packed",
+    "float8",
+    "async TP",
+    "rowwise",
+    "divided over all",
+    "ZeRO-3",
+    "LBL",
+    "interleaved",
+)
+_CONTEXT = re.compile(r"context parallel [2-9]|CP[ =]?[2-9]")
 MOST_PASSES = 6000  # of a step: micro-batches × stages
 
 # GB/s of a node in one direction. Sources that say nothing have the links that such nodes are sold with.
@@ -73,7 +86,7 @@ class Row:
     @property
     def series(self) -> tuple[object, ...]:
         """What has one anchor."""
-        variant = "compile" in self.note, "packed" in self.note, _DIVIDED.findall(self.note)[:1] == ["all"]
+        variant = tuple(word in self.note for word in _VARIANTS)
         facts = self.layers, self.hidden, self.sequence, self.precision, self.device, self.plan.recompute
         return self.source, self.network, *facts, *variant
 
@@ -105,6 +118,8 @@ def _row(cells: dict[str, str]) -> Row:
             raise ValueError(f"no {name}")
         return int(float(text))
 
+    if _CONTEXT.search(cells["note"]):
+        raise ValueError("sequences split over ranks")
     layers, hidden, heads = number("layers"), number("hidden"), number("heads")
     sequence, gpus, micro = number("sequence"), number("gpus"), number("micro_batch")
     if sequence > LONGEST:
@@ -125,7 +140,7 @@ def _row(cells: dict[str, str]) -> Row:
         data=data,
         stages=stages,
         feature=feature,
-        sequence="sequence parallel" in cells["note"].lower(),
+        sequence=feature > 1 and cells["source"].startswith(("torchtitan", "nemo", "megatron-lm 2024")),
         shards=shards if data % shards == 0 else 1,
         state_shards=_state_shards(cells["note"], data),
         schedule="interleaved" if interleaved else "1f1b",

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass, fields
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 import numpy as np
 import simpy
@@ -209,14 +209,14 @@ def play(
         raise PlanError(f"staleness is {staleness}; give 0 or more, or None for no bound")
     env = simpy.Environment()
     server = _Server(env, link, workers=len(workers), staleness=staleness)
-    times = [
+    working = [
         env.process(_work(env, server, number, pace.times(updates, generator), validation))
         for number, (pace, generator) in enumerate(zip(workers, _generators(workers, seed), strict=True))
     ]
     env.run()
     return Exchanges(
         kind="served",
-        workers=tuple(process.value for process in times),
+        workers=tuple(cast(WorkerTime, process.value) for process in working),
         validation=validation,
         **server.columns(),
     )

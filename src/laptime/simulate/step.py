@@ -249,8 +249,6 @@ class _Rank:
             share = 1 - INPUT_SHARE
         else:
             share = INPUT_SHARE if action.kind is Pass.INPUT else 1.0
-            if self.plan.recompute:
-                yield from self._forward(layers, Account.BACKWARD)
         inputs, weights = action.kind is not Pass.WEIGHT, action.kind is not Pass.INPUT
         last = weights and action.micro == self.plan.micro_batches - 1
         yield from self._backward(layers, share, exchanges=inputs, weights=weights, last=last)
@@ -263,22 +261,28 @@ class _Rank:
         at = self.work.layers.index(layer)
         return self.work.layers[at - 1].output_bytes if at else 0.0
 
-    def _forward(self, layers: Sequence[LayerWork], account: Account = Account.FORWARD) -> Process:
+    def _forward(self, layers: Sequence[LayerWork]) -> Process:
         for block, members in _blocks(layers):
             yield from self._gather(layers, block)
-            for layer in members:
-                charged = Account.LOSS if layer.name == LOSS_LAYER and account is Account.FORWARD else account
-                yield from self._experts(layer)
-                yield from self._take(layer.forward_s, charged, layer.name)
-                yield from self._experts(layer)
-                yield from self._wait_for("all_reduce", layer.exchanged_bytes, self.groups.feature)
+            yield from self._computed(members, Account.FORWARD)
             self.gathered.pop(block, None)
+
+    def _computed(self, layers: Sequence[LayerWork], account: Account) -> Process:
+        """Layers forward: in the forward pass, or again in the backward pass."""
+        for layer in layers:
+            charged = Account.LOSS if layer.name == LOSS_LAYER and account is Account.FORWARD else account
+            yield from self._experts(layer)
+            yield from self._take(layer.forward_s, charged, layer.name)
+            yield from self._experts(layer)
+            yield from self._wait_for("all_reduce", layer.exchanged_bytes, self.groups.feature)
 
     def _backward(
         self, layers: Sequence[LayerWork], share: float, *, exchanges: bool, weights: bool, last: bool
     ) -> Process:
         for block, members in _blocks(layers[::-1]):
             yield from self._gather(layers[::-1], block)
+            if self.plan.recompute and exchanges:
+                yield from self._computed(members[::-1], Account.BACKWARD)
             for layer in members:
                 if exchanges:
                     yield from self._experts(layer)

@@ -1,32 +1,26 @@
-"""What each rank of a plan computes in a step: a predicted step divided by features, stages and shards.
-
-Layers are split by features as Megatron-LM and laptime's `feature` do: of two linear layers that follow each
-other the first by columns, the second by rows, which is followed by an exchange of its output.
-"""
+"""What each rank of a plan computes in a step: a predicted step divided by features, stages and shards."""
 
 from __future__ import annotations
 
-import re
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import Annotated
 
 from laptime.errors import PlanError
 from laptime.estimate.predict import device_step
 from laptime.hardware import Device
-from laptime.model import LOSS_LAYER, Operation, Phase, Workload
+from laptime.model import LOSS_LAYER, Phase, Workload
 from laptime.model.constants import Source
 from laptime.model.plan import Plan
-from laptime.ops.registry import kind_named
 from laptime.ops.rescaling import rescaled
+from laptime.simulate.features import block_of, split_features
 
 INPUT_SHARE: Annotated[
     float, Source("Of a backward pass: gradients of inputs take as long as those of weights.")
 ] = 0.5
 _HOST = "(host)"
-_BLOCK = re.compile(r"^(.*?\.\d+)(?:\.|$)")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,8 +40,7 @@ class LayerWork:
     @property
     def block(self) -> str:
         """The block that it belongs to, such as `transformer.h.0`: what is sharded as one."""
-        match = _BLOCK.match(self.name)
-        return match.group(1) if match else self.name
+        return block_of(self.name) or self.name
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,7 +80,7 @@ def _rank_work(
     workload: Workload, device: Device, feature: int, sequence: bool, micro: int, micro_batches: int
 ) -> RankWork:
     sized = rescaled(workload, micro)
-    parts, exchanged = _split(sized, feature, sequence) if feature > 1 else (sized, {})
+    parts, exchanged = split_features(sized, feature, sequence=sequence) if feature > 1 else (sized, {})
     step = device_step(parts, device)
     seconds: dict[str, dict[Phase, float]] = {}
     for timed in step.step.operations:
@@ -144,101 +137,6 @@ def _facts(workload: Workload) -> dict[str, _LayerFacts]:
     for layer in facts.values():  # what is freed again within the pass is not kept
         layer.kept_bytes *= min(1.0, workload.memory.activations / kept) if kept else 0.0
     return facts
-
-
-# -- features ------------------------------------------------------------------------------------------------
-
-
-def _split(workload: Workload, ranks: int, sequence: bool) -> tuple[Workload, dict[str, float]]:
-    """The operations of one of `ranks` that split linear layers; and the bytes exchanged after layers."""
-    linear = [
-        layer
-        for layer in workload.layers
-        if any(
-            each.kind == "mm" and each.phase is Phase.FORWARD
-            for each in workload.operations
-            if each.layer == layer
-        )
-    ]
-    rows, columns = _pairs(linear, workload)
-    if not columns:
-        raise PlanError(f"{workload.network} has no linear layers to split by features; leave feature out")
-    exchanged: dict[str, float] = {}
-    operations: list[Operation] = []
-    for operation in workload.operations:
-        layer = operation.layer
-        if layer in columns:
-            operations.append(_divided(operation, ranks, "n"))
-        elif layer in rows:
-            product = operation.kind == "mm"
-            if product and operation.phase is Phase.FORWARD:
-                exchanged[layer] = float(operation.written)
-            spread = product or sequence or operation.phase is Phase.UPDATE
-            operations.append(_divided(operation, ranks, "k") if spread else operation)
-        else:
-            operations.append(operation)
-    for layer in columns - {linear[linear.index(row) - 1] for row in rows}:  # nothing by rows follows
-        output = next(each for each in workload.operations if each.layer == layer and each.kind == "mm")
-        exchanged[layer] = float(output.written)
-    return replace(workload, operations=tuple(operations)), exchanged
-
-
-def _pairs(linear: Sequence[str], workload: Workload) -> tuple[set[str], set[str]]:
-    """Layers split by rows, and by columns: each second of two in the same block by rows."""
-    rows: set[str] = set()
-    columns: set[str] = set()
-    for at, layer in enumerate(linear):
-        before = linear[at - 1] if at else None
-        if before in columns and _in_block(before) == _in_block(layer) and _shrinks(workload, before, layer):
-            rows.add(layer)
-        else:
-            columns.add(layer)
-    return rows, columns
-
-
-def _in_block(layer: str | None) -> str:
-    match = _BLOCK.match(layer or "")
-    return match.group(1) if match else ""
-
-
-def _shrinks(workload: Workload, before: str, layer: str) -> bool:
-    """Whether the second product takes what the first gives, so that no exchange is needed between them."""
-    sizes = {
-        each.layer: each.sizes
-        for each in workload.operations
-        if each.kind == "mm" and each.phase is Phase.FORWARD and each.layer in (before, layer)
-    }
-    return bool(sizes[before]["n"] % sizes[layer]["k"] == 0)
-
-
-def _divided(operation: Operation, ranks: int, size: str) -> Operation:
-    """One rank's part: of a product that size, of attention the heads, of all else the elements."""
-    if operation.kind == "mm":
-        name = size if operation.phase is not Phase.BACKWARD else _largest(operation)
-    elif operation.kind.startswith("attention"):
-        name = "h"
-    elif operation.phase is Phase.UPDATE:
-        name = "params"
-    else:
-        name = next((each for each in ("n", "d", "r") if each in operation.sizes), "")
-    value = operation.sizes.get(name, 0)
-    if value < ranks:
-        return operation
-    sizes = {**operation.sizes, name: -(-value // ranks)}
-    flops = kind_named(operation.kind).flops(sizes) if operation.flops else 0
-    return replace(
-        operation,
-        sizes=sizes,
-        flops=flops,
-        read=operation.read // ranks,
-        written=operation.written // ranks,
-        alive=operation.alive // ranks,
-    )
-
-
-def _largest(operation: Operation) -> str:
-    """Of a product of the backward pass, the size that features are in: not the rows of the batch."""
-    return max(("k", "n"), key=lambda name: operation.sizes[name])
 
 
 # -- stages --------------------------------------------------------------------------------------------------

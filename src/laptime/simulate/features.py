@@ -1,0 +1,150 @@
+"""One rank's part of a step whose linear layers are split by features (tensor parallelism).
+
+As Megatron-LM and laptime's `feature` do it: what a block computes before its attention, and before the
+product that takes a wider input than the block's own, is split by columns; the product that follows by rows,
+and its output is exchanged. The last layer and the loss are split by classes. Other linear layers are split
+by columns, and their output is exchanged.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from itertools import pairwise
+
+from laptime.errors import PlanError
+from laptime.model import LOSS_LAYER, Operation, Phase, Workload
+from laptime.ops.registry import kind_named
+
+_BLOCK = re.compile(r"^(.*?\.\d+)(?:\.|$)")
+_PRODUCT = "mm"
+
+
+def block_of(layer: str) -> str:
+    """The block that a layer belongs to, such as `transformer.h.0`; empty where it has none."""
+    match = _BLOCK.match(layer)
+    return match.group(1) if match else ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Linear:
+    """A linear layer's product in the forward pass."""
+
+    layer: str
+    inputs: int
+    outputs: int
+    written: int
+    attends: bool  # attention follows before the next layer
+
+    @property
+    def block(self) -> str:
+        return block_of(self.layer)
+
+
+def split_features(workload: Workload, ranks: int, *, sequence: bool) -> tuple[Workload, dict[str, float]]:
+    """The operations of one of `ranks`; and the bytes that are exchanged after layers.
+
+    With `sequence`, what split layers leave whole is divided along the sequence.
+    """
+    linear = _linear(workload)
+    if not linear:
+        raise PlanError(f"{workload.network} has no linear layers to split by features; leave feature out")
+    rows = _rows(linear)
+    last = list(linear)[-1]
+    exchanged = {layer: float(linear[layer].written) for layer in rows}
+    paired = {linear[row].block for row in rows}
+    for layer, product in linear.items():
+        if layer not in rows and product.block not in paired and layer != last:
+            exchanged[layer] = float(product.written)
+    operations = tuple(
+        _part(operation, ranks, linear, rows, split_loss=last not in rows, sequence=sequence)
+        for operation in workload.operations
+    )
+    return replace(workload, operations=operations), exchanged
+
+
+def _part(
+    operation: Operation,
+    ranks: int,
+    linear: Mapping[str, _Linear],
+    rows: frozenset[str],
+    *,
+    split_loss: bool,
+    sequence: bool,
+) -> Operation:
+    """One rank's part of an operation; what no split layer owns is computed by all."""
+    layer = operation.layer
+    if layer in rows:
+        own = operation.kind == _PRODUCT or operation.phase is Phase.UPDATE
+        return _divided(operation, ranks, "k") if own or sequence else operation
+    if layer in linear or (layer == LOSS_LAYER and split_loss):
+        return _divided(operation, ranks, "n")
+    return operation
+
+
+def _linear(workload: Workload) -> dict[str, _Linear]:
+    """Layers with one product in the forward pass, in the order of the network."""
+    products: dict[str, Operation] = {}
+    attending: set[str] = set()
+    for operation in workload.phase(Phase.FORWARD):
+        if operation.kind == _PRODUCT:
+            products.setdefault(operation.layer, operation)
+        elif operation.kind == "attention":
+            attending.add(operation.layer)
+    products.pop(LOSS_LAYER, None)
+    return {
+        layer: _Linear(
+            layer=layer,
+            inputs=product.sizes["k"],
+            outputs=product.sizes["n"],
+            written=product.written,
+            attends=layer in attending,
+        )
+        for layer, product in products.items()
+    }
+
+
+def _rows(linear: Mapping[str, _Linear]) -> frozenset[str]:
+    """Layers that are split by rows: those whose input is what columns of their block gave."""
+    every = list(linear.values())
+    blocks_that_attend = {each.block for each in every if each.attends}
+    rows: set[str] = set()
+    attended = False  # in this block
+    for before, product in pairwise(every):
+        if before.block != product.block:
+            attended = False
+            continue
+        if before.layer in rows:
+            continue
+        if before.attends:
+            rows.add(product.layer)
+            attended = True
+        elif before.outputs == product.inputs and (attended or product.block not in blocks_that_attend):
+            rows.add(product.layer)
+    return frozenset(rows)
+
+
+def _divided(operation: Operation, ranks: int, size: str) -> Operation:
+    """One rank's part: of a product that size, of attention the heads, of all else the elements."""
+    sizes = operation.sizes
+    if operation.kind == _PRODUCT:
+        # In the backward pass features are in the larger of these, never in the rows of the batch.
+        name = size if operation.phase is Phase.FORWARD else max(("k", "n"), key=sizes.__getitem__)
+    elif operation.kind.startswith("attention"):
+        name = "h"
+    elif operation.phase is Phase.UPDATE:
+        name = "params"
+    else:
+        name = next((each for each in ("n", "d", "r") if each in sizes), "")
+    if sizes.get(name, 0) < ranks:
+        return operation
+    divided = {**sizes, name: -(-sizes[name] // ranks)}
+    return replace(
+        operation,
+        sizes=divided,
+        flops=kind_named(operation.kind).flops(divided) if operation.flops else 0,
+        read=operation.read // ranks,
+        written=operation.written // ranks,
+        alive=operation.alive // ranks,
+    )
