@@ -50,7 +50,7 @@ _VARIANTS = (
     "interleaved",
 )
 _CONTEXT = re.compile(r"context parallel [2-9]|CP[ =]?[2-9]")
-MOST_PASSES = 6000  # of a step: micro-batches × stages
+MOST_PASSES = 2000  # of a step: micro-batches × stages
 
 # GB/s of a node in one direction. Sources that say nothing have the links that such nodes are sold with.
 NETWORKS = {
@@ -88,7 +88,7 @@ class Row:
         """What has one anchor."""
         variant = tuple(word in self.note for word in _VARIANTS)
         facts = self.layers, self.hidden, self.sequence, self.precision, self.device, self.plan.recompute
-        return self.source, self.network, *facts, *variant
+        return self.source, self.network, *facts, *variant, self.plan.shards > 1 and self.plan.feature == 1
 
     @property
     def label(self) -> str:

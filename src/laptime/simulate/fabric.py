@@ -40,6 +40,9 @@ class LinkHabits:
         float, Source("Of the network links. Set by `python -m benchmarks.clusters`; see docs/simulation.md.")
     ] = 0.7
     sync_s: Annotated[float, Source("To find out that all are there; fitted as above.")] = DDP.sync_s
+    call_s: Annotated[
+        float, Source("Of each exchange beside its bytes, above a link's latency; gloo takes a millisecond.")
+    ] = 0.0
     contention: Annotated[
         float, Source("Seconds lost for each of hidden communication; fitted as above.")
     ] = DDP.contention
@@ -99,7 +102,7 @@ class Fabric:
         if group.ranks == 1 or size <= 0:
             return 0.0
         way = self.way(group, beside=beside)
-        return min(method(size, group, way) for method in METHODS[kind].values())
+        return self.habits.call_s + min(method(size, group, way) for method in METHODS[kind].values())
 
 
 def ring_all_reduce(size: float, group: Group, way: Way) -> float:

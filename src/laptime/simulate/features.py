@@ -2,8 +2,8 @@
 
 As Megatron-LM and laptime's `feature` do it: what a block computes before its attention, and before the
 product that takes a wider input than the block's own, is split by columns; the product that follows by rows,
-and its output is exchanged. The last layer and the loss are split by classes. Other linear layers are split
-by columns, and their output is exchanged.
+and its output is exchanged; in the backward pass, the gradient of what enters the columns. The last layer and
+the loss are split by classes. Other linear layers are split by columns, and their output is exchanged.
 """
 
 from __future__ import annotations
@@ -34,6 +34,7 @@ class _Linear:
     layer: str
     inputs: int
     outputs: int
+    read: int  # bytes of its input
     written: int
     attends: bool  # attention follows before the next layer
 
@@ -42,8 +43,18 @@ class _Linear:
         return block_of(self.layer)
 
 
-def split_features(workload: Workload, ranks: int, *, sequence: bool) -> tuple[Workload, dict[str, float]]:
-    """The operations of one of `ranks`; and the bytes that are exchanged after layers.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FeatureSplit:
+    """The operations of one rank, and the bytes that are exchanged after layers, forward and backward."""
+
+    workload: Workload
+    linear: frozenset[str]  # layers that are split
+    forward_bytes: Mapping[str, float]
+    backward_bytes: Mapping[str, float]
+
+
+def split_features(workload: Workload, ranks: int, *, sequence: bool) -> FeatureSplit:
+    """The part of one of `ranks`.
 
     With `sequence`, what split layers leave whole is divided along the sequence.
     """
@@ -52,16 +63,30 @@ def split_features(workload: Workload, ranks: int, *, sequence: bool) -> tuple[W
         raise PlanError(f"{workload.network} has no linear layers to split by features; leave feature out")
     rows = _rows(linear)
     last = list(linear)[-1]
-    exchanged = {layer: float(linear[layer].written) for layer in rows}
+    forward = {layer: float(linear[layer].written) for layer in rows}
+    backward: dict[str, float] = {}
     paired = {linear[row].block for row in rows}
+    fresh = True  # the next column gets an input that no column before it had
     for layer, product in linear.items():
-        if layer not in rows and product.block not in paired and layer != last:
-            exchanged[layer] = float(product.written)
+        if layer in rows:
+            fresh = True
+            continue
+        if product.block not in paired and layer != last:
+            forward[layer] = float(product.written)
+            fresh = True
+        if fresh:
+            backward[layer] = float(product.read)
+        fresh = False
     operations = tuple(
         _part(operation, ranks, linear, rows, split_loss=last not in rows, sequence=sequence)
         for operation in workload.operations
     )
-    return replace(workload, operations=operations), exchanged
+    return FeatureSplit(
+        workload=replace(workload, operations=operations),
+        linear=frozenset(linear),
+        forward_bytes=forward,
+        backward_bytes=backward,
+    )
 
 
 def _part(
@@ -98,6 +123,7 @@ def _linear(workload: Workload) -> dict[str, _Linear]:
             layer=layer,
             inputs=product.sizes["k"],
             outputs=product.sizes["n"],
+            read=product.sizes["m"] * product.sizes["k"] * product.element_bytes,
             written=product.written,
             attends=layer in attending,
         )

@@ -6,10 +6,13 @@ its links, over which exchanges follow each other. What the compute stream waits
 
 from __future__ import annotations
 
+import heapq
+import math
 from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from itertools import groupby
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
 
 import simpy
 
@@ -18,7 +21,7 @@ from laptime.model import Account
 from laptime.model.constants import Source
 from laptime.model.layers import LOSS_LAYER, LayerSeconds
 from laptime.model.plan import Plan
-from laptime.simulate.fabric import Fabric, Group, Groups, Kind, groups_of
+from laptime.simulate.fabric import Fabric, Group, Groups, Kind, LinkHabits, groups_of
 from laptime.simulate.schedules import ORDERS, Action, Pass
 from laptime.simulate.work import INPUT_SHARE, LayerWork, RankWork, cut
 
@@ -124,23 +127,42 @@ class PlayedStep:
         return idle / (len(self.ranks) * self.step_s)
 
 
-def play(work: RankWork, plan: Plan, fabric: Fabric) -> PlayedStep:
-    """A steady step, without stragglers, faults and waits for data."""
+def play(
+    work: RankWork, plan: Plan, fabric: Fabric, *, parts: Sequence[tuple[LayerWork, ...]] | None = None
+) -> PlayedStep:
+    """A steady step, without stragglers, faults and waits for data.
+
+    parts  the layers of each stage, where they are known; otherwise as even as they can be
+    """
     groups = groups_of(plan, fabric.cluster)
     if plan.experts > 1 and not any(layer.experts for layer in work.layers):
         raise PlanError("no layer of the network is called an expert; leave experts out")
     env = simpy.Environment()
-    parts = cut(work.layers, plan.stages * plan.chunks)
+    parts = parts or cut(work.layers, plan.stages * plan.chunks)
     passed: dict[tuple[Pass, int, int], simpy.Event] = {}
+    seconds = _remembered(fabric)
     ranks = [
-        _Rank(env, rank, parts[rank :: plan.stages], work, plan, fabric, groups, passed)
+        _Rank(env, rank, parts, work.host_s, plan, fabric.habits, groups, seconds, passed)
         for rank in range(plan.stages)
     ]
     for rank in ranks:
         env.process(rank.run())
     env.run()
-    step_s = max(rank.ended_s for rank in ranks)
+    step_s = max(rank.at_s for rank in ranks)
     return PlayedStep(step_s=step_s, ranks=tuple(rank.played(step_s) for rank in ranks))
+
+
+Seconds = Callable[[Kind, float, Group, bool], float]
+
+
+def _remembered(fabric: Fabric) -> Seconds:
+    """How long an exchange takes; those of a step are alike."""
+
+    @cache
+    def seconds(kind: Kind, size: float, group: Group, beside: bool) -> float:
+        return fabric.seconds(kind, size, group, beside=beside)
+
+    return seconds
 
 
 @dataclass(slots=True)
@@ -151,73 +173,119 @@ class _Bucket:
     layers: list[str] = field(default_factory=list)
 
 
+@dataclass(slots=True)
+class _Link:
+    """Exchanges over it follow each other."""
+
+    free_s: float = 0.0
+
+
+class _Block(NamedTuple):
+    """Layers whose parameters are gathered and scattered together."""
+
+    name: str
+    layers: tuple[LayerWork, ...]
+    parameters: int
+    names: tuple[str, ...]  # of layers with parameters
+
+    @classmethod
+    def of(cls, layers: Sequence[LayerWork]) -> tuple[_Block, ...]:
+        """The blocks of layers, in their order."""
+        blocks = []
+        for name, group in groupby(layers, key=lambda layer: layer.block):
+            members = tuple(group)
+            named = tuple(layer.name for layer in members if layer.parameters)
+            blocks.append(cls(name, members, sum(layer.parameters for layer in members), named))
+        return tuple(blocks)
+
+
+class _Chunk(NamedTuple):
+    """Neighbouring layers of a rank."""
+
+    layers: tuple[LayerWork, ...]
+    forward: tuple[_Block, ...]
+    backward: tuple[_Block, ...]
+    received_bytes: float  # from the stage before: gradients of these activations are as large
+
+    @classmethod
+    def of(cls, parts: Sequence[tuple[LayerWork, ...]], place: int) -> _Chunk:
+        """The part at that place of the network."""
+        layers = parts[place]
+        received = parts[place - 1][-1].output_bytes if place else 0.0
+        return cls(layers, _Block.of(layers), _Block.of(layers[::-1]), received)
+
+
 class _Rank:
-    """A rank of a pipeline; of a plan without stages, the only one."""
+    """A rank of a pipeline; of a plan without stages, the only one.
+
+    Nobody else uses its links, so that a pass is reckoned as a whole, from `at_s` on. SimPy's clock follows
+    after each pass and carries what ranks send each other.
+    """
 
     def __init__(
         self,
         env: simpy.Environment,
         rank: int,
-        chunks: Sequence[tuple[LayerWork, ...]],
-        work: RankWork,
+        parts: Sequence[tuple[LayerWork, ...]],
+        host_s: float,
         plan: Plan,
-        fabric: Fabric,
+        habits: LinkHabits,
         groups: Groups,
+        seconds: Seconds,
         passed: dict[tuple[Pass, int, int], simpy.Event],
     ) -> None:
-        self.env, self.rank, self.chunks, self.work = env, rank, chunks, work
-        self.plan, self.fabric, self.groups, self.passed = plan, fabric, groups, passed
-        self.inside, self.between = simpy.Resource(env), simpy.Resource(env)
+        self.env, self.rank, self.host_s, self.plan, self.habits = env, rank, host_s, plan, habits
+        self.groups, self.seconds, self.passed = groups, seconds, passed
+        self.chunks = [_Chunk.of(parts, place) for place in range(rank, len(parts), plan.stages)]
+        self.inside, self.between = _Link(), _Link()
+        self.at_s = 0.0  # of the compute stream
         self.spans: list[Span] = []
         self.transfers: list[Transfer] = []
-        self.arrivals: list[simpy.Event] = []  # of gradients
-        self.gathered: dict[str, simpy.Event] = {}  # parameters of a block, for the pass that runs
-        self.forwards_left = plan.micro_batches * len(chunks)
+        self.arrived_s: float | None = None  # of gradients, the last; None where none are exchanged
+        self.gathered: dict[str, float] = {}  # when parameters of a block are there, for the pass that runs
+        self.following: list[
+            tuple[float, int, float, tuple[str, ...]]
+        ] = []  # averages of scattered gradients
+        self.forwards_left = plan.micro_batches * len(self.chunks)
         self.bucket, self.buckets = _Bucket(), 0
-        self.ended_s = 0.0
 
     # -- the compute stream ------------------------------------------------------------------------------
 
     def run(self) -> Process:
         """A step: passes in the schedule's order, exchanges of gradients, the update."""
-        yield from self._take(self.work.host_s, Account.HOST)
+        self._take(self.host_s, Account.HOST)
         for action in ORDERS[self.plan.schedule](
             self.rank, self.plan.stages, self.plan.micro_batches, self.plan.chunks
         ):
-            yield from self._await_input(action)
-            yield from self._pass(action)
-        computed_s = self.env.now
-        self._send_bucket()
-        yield from self._exchanged(computed_s)
-        layers = [layer for chunk in self.chunks for layer in chunk]
+            needed = self._input(action)
+            if needed is not None:
+                arrives_s = yield needed
+                self._wait_until(arrives_s, Account.IDLE, self._cause(action))
+            self._pass(action)
+            if self.at_s > self.env.now:
+                yield self.env.timeout(self.at_s - self.env.now)
+            self._hand_on(action)
+        self._exchanged()
+        layers = [layer for chunk in self.chunks for layer in chunk.layers]
         sharers = max(self.plan.shards, self.plan.state_shards)
         for layer in layers:
-            yield from self._take(layer.update_s / sharers, Account.UPDATE, layer.name)
+            self._take(layer.update_s / sharers, Account.UPDATE, layer.name)
         size = sum(layer.parameters for layer in layers) * self.plan.parameter_bytes
-        yield from self._wait_for("all_gather", size, self.groups.state)  # each rank has updated its part
-        self.ended_s = self.env.now
+        self._wait_for("all_gather", size, self.groups.state)  # each rank has updated its part
 
-    def _exchanged(self, computed_s: float) -> Process:
+    def _exchanged(self) -> None:
         """Wait for the gradients; what was hidden has slowed the backward pass down."""
-        if not self.arrivals:
+        computed_s = self.at_s
+        self._send_bucket()
+        self._follow(math.inf)
+        if self.arrived_s is None:
             return
-        begin = self.env.now
-        yield self.env.all_of(self.arrivals)
-        yield self.env.timeout(self.fabric.habits.sync_s)
-        self._span(begin, Account.COMMUNICATION)
+        self._wait_until(max(computed_s, self.arrived_s) + self.habits.sync_s, Account.COMMUNICATION)
+        self.transfers.sort(key=lambda each: each.end_s)
         hidden = sum(
             max(0.0, min(each.end_s, computed_s) - each.start_s) for each in self.transfers if each.layers
         )
-        yield from self._take(self.fabric.habits.contention * hidden, Account.BACKWARD)
-
-    def _await_input(self, action: Action) -> Process:
-        """Wait for what another stage computes."""
-        needed = self._input(action)
-        begin = self.env.now
-        if needed is not None and not needed.processed:
-            yield needed
-            if self.env.now > begin:
-                self._span(begin, Account.IDLE, cause=self._cause(action))
+        self._take(self.habits.contention * hidden, Account.BACKWARD)
 
     def _cause(self, action: Action) -> str:
         if action.kind is Pass.FORWARD and action.micro == 0 and action.chunk == 0:
@@ -225,6 +293,7 @@ class _Rank:
         return "imbalance" if self.forwards_left else "drain"
 
     def _input(self, action: Action) -> simpy.Event | None:
+        """What another stage computes."""
         if action.kind is Pass.WEIGHT:
             return None
         at, last = self._place(action.chunk), self.plan.stages * self.plan.chunks - 1
@@ -233,17 +302,20 @@ class _Rank:
         return self._event(Pass.BACKWARD, action.micro, at + 1) if at < last else None
 
     def _event(self, kind: Pass, micro: int, place: int) -> simpy.Event:
-        return self.passed.setdefault((kind, micro, place), self.env.event())
+        """That it is known when a pass' result arrives; its value is when."""
+        key = kind, micro, place
+        if key not in self.passed:
+            self.passed[key] = self.env.event()
+        return self.passed[key]
 
     def _place(self, chunk: int) -> int:
         return chunk * self.plan.stages + self.rank
 
-    def _pass(self, action: Action) -> Process:
-        layers = self.chunks[action.chunk]
+    def _pass(self, action: Action) -> None:
+        chunk = self.chunks[action.chunk]
         if action.kind is Pass.FORWARD:
-            yield from self._forward(layers)
+            self._forward(chunk.forward)
             self.forwards_left -= 1
-            self._hand_on(Pass.FORWARD, action, layers[-1].output_bytes)
             return
         if action.kind is Pass.WEIGHT:
             share = 1 - INPUT_SHARE
@@ -251,103 +323,97 @@ class _Rank:
             share = INPUT_SHARE if action.kind is Pass.INPUT else 1.0
         inputs, weights = action.kind is not Pass.WEIGHT, action.kind is not Pass.INPUT
         last = weights and action.micro == self.plan.micro_batches - 1
-        yield from self._backward(layers, share, exchanges=inputs, weights=weights, last=last)
-        if action.kind is not Pass.WEIGHT:
-            self._hand_on(Pass.BACKWARD, action, self._received_bytes(action.chunk))
+        self._backward(chunk.backward, share, exchanges=inputs, weights=weights, last=last)
 
-    def _received_bytes(self, chunk: int) -> float:
-        """Of the activations that came from the stage before: their gradients are as large."""
-        layer = self.chunks[chunk][0]
-        at = self.work.layers.index(layer)
-        return self.work.layers[at - 1].output_bytes if at else 0.0
+    def _forward(self, blocks: Sequence[_Block]) -> None:
+        for place, block in enumerate(blocks):
+            self._gather(blocks[place : place + 2])
+            self._computed(block.layers, Account.FORWARD)
+            self.gathered.pop(block.name, None)
 
-    def _forward(self, layers: Sequence[LayerWork]) -> Process:
-        for block, members in _blocks(layers):
-            yield from self._gather(layers, block)
-            yield from self._computed(members, Account.FORWARD)
-            self.gathered.pop(block, None)
-
-    def _computed(self, layers: Sequence[LayerWork], account: Account) -> Process:
+    def _computed(self, layers: Sequence[LayerWork], account: Account) -> None:
         """Layers forward: in the forward pass, or again in the backward pass."""
         for layer in layers:
             charged = Account.LOSS if layer.name == LOSS_LAYER and account is Account.FORWARD else account
-            yield from self._experts(layer)
-            yield from self._take(layer.forward_s, charged, layer.name)
-            yield from self._experts(layer)
-            yield from self._wait_for("all_reduce", layer.exchanged_bytes, self.groups.feature)
+            self._experts(layer)
+            self._take(layer.forward_s, charged, layer.name)
+            self._experts(layer)
+            self._wait_for("all_reduce", layer.forward_bytes, self.groups.feature)
 
     def _backward(
-        self, layers: Sequence[LayerWork], share: float, *, exchanges: bool, weights: bool, last: bool
-    ) -> Process:
-        for block, members in _blocks(layers[::-1]):
-            yield from self._gather(layers[::-1], block)
+        self, blocks: Sequence[_Block], share: float, *, exchanges: bool, weights: bool, last: bool
+    ) -> None:
+        for place, block in enumerate(blocks):
+            self._gather(blocks[place : place + 2])
             if self.plan.recompute and exchanges:
-                yield from self._computed(members[::-1], Account.BACKWARD)
-            for layer in members:
+                self._computed(block.layers[::-1], Account.BACKWARD)
+            for layer in block.layers:
                 if exchanges:
-                    yield from self._experts(layer)
-                yield from self._take(layer.backward_s * share, Account.BACKWARD, layer.name)
+                    self._experts(layer)
+                self._take(layer.backward_s * share, Account.BACKWARD, layer.name)
                 if exchanges:
-                    yield from self._experts(layer)
-                    yield from self._wait_for("all_reduce", layer.exchanged_bytes, self.groups.feature)
+                    self._experts(layer)
+                    self._wait_for("all_reduce", layer.backward_bytes, self.groups.feature)
                 if last and self.plan.shards == 1:
                     self._add_gradients(layer)
-            self.gathered.pop(block, None)
+            self.gathered.pop(block.name, None)
             if self.plan.shards > 1 and weights:
-                self._scatter(members, last=last)
+                self._scatter(block, last=last)
 
-    def _take(self, seconds: float, account: Account, layer: str = "") -> Process:
+    def _take(self, seconds: float, account: Account, layer: str = "") -> None:
         if seconds > 0:
-            begin = self.env.now
-            yield self.env.timeout(seconds)
-            self._span(begin, account, layer)
+            begin, self.at_s = self.at_s, self.at_s + seconds
+            if self.at_s > begin:
+                self.spans.append(Span(start_s=begin, end_s=self.at_s, account=account, layer=layer))
 
-    def _span(self, begin: float, account: Account, layer: str = "", cause: str = "") -> None:
-        if self.env.now > begin:
-            self.spans.append(
-                Span(start_s=begin, end_s=self.env.now, account=account, layer=layer, cause=cause)
-            )
+    def _wait_until(self, end_s: float, account: Account, cause: str = "") -> None:
+        if end_s > self.at_s:
+            self.spans.append(Span(start_s=self.at_s, end_s=end_s, account=account, cause=cause))
+            self.at_s = end_s
 
     # -- exchanges ---------------------------------------------------------------------------------------
 
     def _over(
         self, kind: Kind, size: float, group: Group, layers: tuple[str, ...] = (), *, beside: bool = False
-    ) -> Process:
-        """An exchange; those over the same link follow each other."""
-        seconds = self.fabric.seconds(kind, size, group, beside=beside)
-        if seconds <= 0:
-            return
-        link = self.between if group.nodes > 1 else self.inside
-        with link.request() as turn:
-            yield turn
-            begin = self.env.now
-            yield self.env.timeout(seconds)
-            self.transfers.append(
-                Transfer(
-                    kind=kind, bytes=size, ranks=group.ranks, start_s=begin, end_s=self.env.now, layers=layers
-                )
-            )
+    ) -> float:
+        """When an exchange that is asked for now ends; those over the same link follow each other."""
+        if self.following:
+            self._follow(self.at_s)
+        return self._exchange(kind, size, group, layers, self.at_s, beside=beside)
 
-    def _wait_for(self, kind: Kind, size: float, group: Group) -> Process:
+    def _exchange(
+        self, kind: Kind, size: float, group: Group, layers: tuple[str, ...], asked_s: float, *, beside: bool
+    ) -> float:
+        seconds = self.seconds(kind, size, group, beside)
+        if seconds <= 0:
+            return asked_s
+        link = self.between if group.nodes > 1 else self.inside
+        begin = max(asked_s, link.free_s)
+        link.free_s = end = begin + seconds
+        self.transfers.append(
+            Transfer(kind=kind, bytes=size, ranks=group.ranks, start_s=begin, end_s=end, layers=layers)
+        )
+        return end
+
+    def _wait_for(self, kind: Kind, size: float, group: Group) -> None:
         """An exchange that the compute stream waits for."""
         if size > 0 and group.ranks > 1:
-            begin = self.env.now
-            yield from self._over(kind, size, group)
-            self._span(begin, Account.COMMUNICATION)
+            self._wait_until(self._over(kind, size, group), Account.COMMUNICATION)
 
-    def _hand_on(self, kind: Pass, action: Action, size: float) -> None:
+    def _hand_on(self, action: Action) -> None:
         """Send to the neighbour, while the next pass runs."""
-        done = self._event(kind, action.micro, self._place(action.chunk))
+        if action.kind is Pass.WEIGHT:
+            return
+        chunk = self.chunks[action.chunk]
+        forward = action.kind is Pass.FORWARD
+        size = chunk.layers[-1].output_bytes if forward else chunk.received_bytes
+        arrives_s = self._over("send", size if self.plan.stages > 1 else 0.0, self.groups.neighbours)
+        kind = Pass.FORWARD if forward else Pass.BACKWARD
+        self._event(kind, action.micro, self._place(action.chunk)).succeed(arrives_s)
 
-        def sending() -> Process:
-            yield from self._over("send", size if self.plan.stages > 1 else 0.0, self.groups.neighbours)
-            done.succeed()
-
-        self.env.process(sending())
-
-    def _experts(self, layer: LayerWork) -> Process:
+    def _experts(self, layer: LayerWork) -> None:
         if layer.experts and self.plan.experts > 1:
-            yield from self._wait_for("all_to_all", layer.output_bytes, self.groups.experts)
+            self._wait_for("all_to_all", layer.output_bytes, self.groups.experts)
 
     def _add_gradients(self, layer: LayerWork) -> None:
         """DDP's buckets: what is full is exchanged while the pass goes on."""
@@ -365,60 +431,53 @@ class _Rank:
         if bucket.bytes:
             self.buckets += 1
             names = tuple(dict.fromkeys(bucket.layers))
-            self._start(lambda: self._over("all_reduce", bucket.bytes, self.groups.data, names, beside=True))
+            self._arrives(self._over("all_reduce", bucket.bytes, self.groups.data, names, beside=True))
 
-    def _start(self, process: Callable[[], Process]) -> simpy.Event:
-        started = self.env.process(process())
-        self.arrivals.append(started)
-        return started
+    def _arrives(self, end_s: float) -> None:
+        self.arrived_s = max(end_s, self.arrived_s or 0.0)
 
-    def _gather(self, layers: Sequence[LayerWork], block: str) -> Process:
+    def _gather(self, blocks: Sequence[_Block]) -> None:
         """Sharded parameters of a block, and of the next one beside it."""
         if self.plan.shards == 1:
             return
-        every = _blocks(layers)
-        at = next(place for place, (name, _) in enumerate(every) if name == block)
-        for name, members in every[at : at + 2]:
-            if name not in self.gathered:
-                size = sum(layer.parameters for layer in members) * self.plan.parameter_bytes
-                names = tuple(layer.name for layer in members if layer.parameters)
-                self.gathered[name] = self.env.process(
-                    self._over("all_gather", size, self.groups.data, names, beside=True)
+        for block in blocks:
+            if block.name not in self.gathered:
+                size = block.parameters * self.plan.parameter_bytes
+                self.gathered[block.name] = self._over(
+                    "all_gather", size, self.groups.data, block.names, beside=True
                 )
-        begin = self.env.now
-        yield self.gathered[block]
-        self._span(begin, Account.COMMUNICATION)
+        self._wait_until(self.gathered[blocks[0].name], Account.COMMUNICATION)
 
-    def _scatter(self, members: Sequence[LayerWork], *, last: bool) -> None:
+    def _scatter(self, block: _Block, *, last: bool) -> None:
         """Gradients of a block: each rank keeps the mean of its own shard."""
-        size = sum(layer.parameters for layer in members) * self.plan.gradient_bytes
-        names = tuple(layer.name for layer in members if layer.parameters)
+        size = block.parameters * self.plan.gradient_bytes
+        if not size:
+            return
+        end = self._over("reduce_scatter", size, self.groups.data, block.names, beside=True)
+        self._arrives(end)
+        if last and self.groups.replicas.ranks > 1:
+            shard = size / self.plan.shards
+            heapq.heappush(self.following, (end, len(self.transfers), shard, block.names))
 
-        def scattering() -> Process:
-            yield from self._over("reduce_scatter", size, self.groups.data, names, beside=True)
-            if last:
-                shard = size / self.plan.shards
-                yield from self._over("all_reduce", shard, self.groups.replicas, names, beside=True)
-
-        if size:
-            self._start(scattering)
+    def _follow(self, until_s: float) -> None:
+        """Averages over replicas of what is scattered by then; they are asked for where that ends."""
+        while self.following and self.following[0][0] <= until_s:
+            asked_s, _, size, names = heapq.heappop(self.following)
+            replicas = self.groups.replicas
+            self._arrives(self._exchange("all_reduce", size, replicas, names, asked_s, beside=True))
 
     # -- the result --------------------------------------------------------------------------------------
 
     def played(self, step_s: float) -> PlayedRank:
         """The rank's step, which lasts as long as that of the slowest."""
         spans = list(self.spans)
-        if self.ended_s < step_s:
+        if self.at_s < step_s:
             # Until the first input of the next step; of plans without stages no rank ends early.
-            spans.append(Span(start_s=self.ended_s, end_s=step_s, account=Account.IDLE, cause="fill"))
+            spans.append(Span(start_s=self.at_s, end_s=step_s, account=Account.IDLE, cause="fill"))
         compute = (Account.FORWARD, Account.LOSS, Account.BACKWARD, Account.UPDATE, Account.HOST)
         return PlayedRank(
             stage=self.rank,
             spans=tuple(spans),
-            transfers=tuple(self.transfers),
+            transfers=tuple(sorted(self.transfers, key=lambda each: each.end_s)),
             compute_s=sum(span.seconds for span in spans if span.account in compute),
         )
-
-
-def _blocks(layers: Sequence[LayerWork]) -> list[tuple[str, tuple[LayerWork, ...]]]:
-    return [(name, tuple(members)) for name, members in groupby(layers, key=lambda layer: layer.block)]

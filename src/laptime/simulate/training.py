@@ -189,15 +189,15 @@ def simulate(
     batch = workload.batch if batch is None else batch
     work = rank_work(workload, device, plan, batch)
     fabric = Fabric(cluster=cluster, habits=habits)
-    alone = plan if plan.strategy not in SERVED else _group(plan)
+    alone = plan if plan.strategy not in SERVED else group_of(plan)
     step = play_step(work, alone, fabric)
     exchanges = None
     if plan.strategy in SERVED:
-        exchanges = _served(work, step, plan, fabric, run)
+        exchanges = served(work, step, plan, fabric, run)
         base_s = exchanges.seconds / run.steps
         times, slowest, waiting = np.full(run.steps, base_s), np.zeros(run.steps, dtype=np.int64), 0.0
     else:
-        base_s = step.step_s + _averaging_s(work, plan, fabric)
+        base_s = step.step_s + averaging_s(work, plan, fabric)
         times, slowest = _delayed(base_s, step.compute_s, plan, cluster, run)
         waiting = float(times.mean()) - base_s
     data_wait_s = max(0.0, run.data_s - float(times.mean()))
@@ -254,7 +254,7 @@ def _delayed(
     return times, slowest
 
 
-def _averaging_s(work: RankWork, plan: Plan, fabric: Fabric) -> float:
+def averaging_s(work: RankWork, plan: Plan, fabric: Fabric) -> float:
     """Of `local`: the average of all parameters, spread over the steps between two of them."""
     if plan.strategy != "local":
         return 0.0
@@ -265,13 +265,13 @@ def _averaging_s(work: RankWork, plan: Plan, fabric: Fabric) -> float:
 # -- parameter servers ---------------------------------------------------------------------------------------
 
 
-def _group(plan: Plan) -> Plan:
+def group_of(plan: Plan) -> Plan:
     """What is synchronous within itself: a worker of `asynchronous`, a group of `mixed`."""
     ranks = plan.data // plan.groups if plan.strategy == "mixed" else 1
     return replace(plan, strategy="data", data=ranks, groups=1)
 
 
-def _served(work: RankWork, step: PlayedStep, plan: Plan, fabric: Fabric, run: TrainingRun) -> Exchanges:
+def served(work: RankWork, step: PlayedStep, plan: Plan, fabric: Fabric, run: TrainingRun) -> Exchanges:
     """Gradients to the servers and parameters back, nobody waits for the others."""
     count = plan.groups if plan.strategy == "mixed" else plan.data
     inside, between = hardware.cluster_links(fabric.cluster)

@@ -34,7 +34,8 @@ class LayerWork:
     parameters: int  # elements of this rank's part, before sharding
     output_bytes: float  # what the next layer gets
     kept_bytes: float  # from the forward for the backward pass
-    exchanged_bytes: float = 0.0  # after its forward pass, and again before its backward pass ends
+    forward_bytes: float = 0.0  # exchanged after its forward pass by ranks that split features
+    backward_bytes: float = 0.0  # and after its backward pass
     experts: bool = False  # holds experts: its input and output go to the ranks that have them
 
     @property
@@ -80,7 +81,8 @@ def _rank_work(
     workload: Workload, device: Device, feature: int, sequence: bool, micro: int, micro_batches: int
 ) -> RankWork:
     sized = rescaled(workload, micro)
-    parts, exchanged = split_features(sized, feature, sequence=sequence) if feature > 1 else (sized, {})
+    split = split_features(sized, feature, sequence=sequence) if feature > 1 else None
+    parts = split.workload if split else sized
     step = device_step(parts, device)
     seconds: dict[str, dict[Phase, float]] = {}
     for timed in step.step.operations:
@@ -89,14 +91,15 @@ def _rank_work(
     host_s = sum(seconds.pop(_HOST, {}).values())
     order = [*(name for name in parts.layers if name in seconds)]
     order += [name for name in seconds if name not in order]
-    facts = _facts(parts)
+    facts = layer_facts(parts)
     layers = tuple(
         LayerWork(
             name=name,
             forward_s=seconds[name][Phase.FORWARD],
             backward_s=seconds[name][Phase.BACKWARD],
             update_s=seconds[name][Phase.UPDATE],
-            exchanged_bytes=exchanged.get(name, 0.0),
+            forward_bytes=split.forward_bytes.get(name, 0.0) if split else 0.0,
+            backward_bytes=split.backward_bytes.get(name, 0.0) if split else 0.0,
             experts="expert" in name,
             parameters=facts[name].parameters,
             output_bytes=facts[name].output_bytes,
@@ -115,15 +118,17 @@ def _rank_work(
 
 
 @dataclass(slots=True)
-class _LayerFacts:
+class LayerFacts:
+    """What a layer holds and hands on, whatever it runs on."""
+
     parameters: int = 0
     output_bytes: float = 0.0
     kept_bytes: float = 0.0
 
 
-def _facts(workload: Workload) -> dict[str, _LayerFacts]:
+def layer_facts(workload: Workload) -> dict[str, LayerFacts]:
     """Parameters, output and kept bytes of each layer."""
-    facts: dict[str, _LayerFacts] = defaultdict(_LayerFacts)
+    facts: dict[str, LayerFacts] = defaultdict(LayerFacts)
     alive = 0
     for operation in workload.operations:
         layer = facts[operation.layer]
