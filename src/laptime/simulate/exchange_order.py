@@ -296,7 +296,8 @@ class _Server:
     def _release(self, at_s: float) -> None:
         """Answer all who wait: each of them is as far ahead as it may be."""
         held, self._held = self._held, []
-        for row, event in held:
+        # The last to come first: at the server's `asyncio.Condition` all wait anew after each update.
+        for row, event in reversed(held):
             event.succeed(self._answer(row, at_s))
 
     def _push(self, now_s: float) -> float:
