@@ -93,11 +93,12 @@ def test_two_synchronous_workers_learn_what_one_process_learns_from_the_same_bat
     assert learned.updates == STEPS
 
 
-def test_a_staleness_of_zero_learns_what_one_process_learns(tmp_path):
+@pytest.mark.parametrize("settings", [(), ("schedule.name=cosine",)], ids=["constant", "schedule"])
+def test_a_staleness_of_zero_learns_what_one_process_learns(settings, tmp_path):
     # Without clipping: workers clip what they send, and one process what is averaged.
-    whole = configuration(tmp_path, "cards", clip="")
+    whole = configuration(tmp_path, "cards", *settings, clip="")
     expected = losses(train(whole, out=tmp_path / "run"))
-    half = configuration(tmp_path, "cards", batch=BATCH // 2, clip="")
+    half = configuration(tmp_path, "cards", *settings, batch=BATCH // 2, clip="")
     learned = learn(half, play([EQUAL] * 2, FREE, updates=STEPS, staleness=0, seed=0))
     pairs = zip(learned.losses[::2], learned.losses[1::2], strict=True)
     assert [(one + other) / 2 for one, other in pairs] == pytest.approx(expected, rel=1e-4)

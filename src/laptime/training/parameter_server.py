@@ -45,6 +45,11 @@ class ServerPlan:
     state: dict[str, Any] | None = None  # of the optimizer, where a training is resumed
 
 
+def updates_in_round(groups: int, staleness: int | None) -> int:
+    """Updates while each group makes one gradient: one for each, or their mean in one."""
+    return 1 if staleness == 0 else groups
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
     """What a worker gets for a gradient."""

@@ -363,7 +363,9 @@ class _Course:
     def _served(self) -> Learned:
         """Parameter servers; a version stays as long as a worker computes with it."""
         groups = len(self._groups)
-        shared = self._parameters(groups)
+        # Versions while each worker makes one gradient: as many as workers, or one that is their mean.
+        in_round = round(self._exchanges.updates / (int(self._exchanges.step.max()) + 1))
+        shared = self._parameters(in_round)
         reading = Counter(self._exchanges.read_version.tolist())  # gradients of each version yet to come
         old: dict[int, Tensor] = {}
         most = 0

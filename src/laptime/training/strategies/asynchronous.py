@@ -16,7 +16,7 @@ from laptime.errors import ConfigError, TrainingError
 from laptime.files.text import first_line
 from laptime.training.launch.groups import server_name
 from laptime.training.launch.ray_cluster import ray_module
-from laptime.training.parameter_server import Answer, ServerPlan, shares
+from laptime.training.parameter_server import Answer, ServerPlan, shares, updates_in_round
 from laptime.training.strategies import strategy
 from laptime.training.strategies.contract import DataShare, Strategy
 
@@ -75,13 +75,14 @@ class Asynchronous(Strategy):
             return
         ray = ray_module()
         groups = self.ranks.groups
+        each = updates_in_round(groups, self.plan.staleness)
         self._plans = [
             ServerPlan(
                 optimizer=config.optimizer.model_dump(mode="json"),
                 schedule=config.schedule.model_dump(mode="json"),
                 groups=groups,
-                updates=updates * groups,
-                updates_per_epoch=updates_per_epoch * groups,
+                updates=updates * each,
+                updates_per_epoch=updates_per_epoch * each,
                 staleness=self.plan.staleness,
                 shapes=tuple(tuple(self._trained[place].shape) for place in places),
                 state=self._stored_part(places),
