@@ -50,7 +50,7 @@ _VARIANTS = (
     "interleaved",
 )
 _CONTEXT = re.compile(r"context parallel [2-9]|CP[ =]?[2-9]")
-MOST_PASSES = 2000  # of a step: micro-batches × stages
+MOST_PASSES = 400  # micro-batches × stages that are played; a longer step grows evenly by micro-batches
 
 # GB/s of a node in one direction. Sources that say nothing have the links that such nodes are sold with.
 NETWORKS = {
@@ -130,8 +130,6 @@ def _row(cells: dict[str, str]) -> Row:
         raise ValueError("degrees do not multiply to the GPUs")
     each = batch // data
     micro_batches = max(1, each // micro)
-    if micro_batches * stages > MOST_PASSES:
-        raise ValueError("too many passes")
     chunks = number("chunks", 1)
     interleaved = stages > 1 and chunks > 1 and micro_batches % stages == 0
     shards = min(number("shards", 1), data)
@@ -215,6 +213,7 @@ def workload(layers: int, hidden: int, heads: int, vocabulary: int, sequence: in
     import laptime
 
     logging.disable(logging.WARNING)
+    config: transformers.PretrainedConfig
     if family == "llama":
         config = transformers.LlamaConfig(
             hidden_size=hidden,
@@ -293,8 +292,18 @@ def simulated_s(row: Row, factor: float, habits: LinkHabits) -> float:
         )
         for layer in work.layers
     )
-    step = play(replace(work, layers=layers), row.plan, Fabric(cluster=cluster_of(row), habits=habits))
-    return step.step_s + expected_slowest(row.gpus) * SPREAD * step.compute_s
+    work, fabric = replace(work, layers=layers), Fabric(cluster=cluster_of(row), habits=habits)
+    whole, stages = row.plan.micro_batches, row.plan.stages
+    if whole * stages <= MOST_PASSES:
+        return _step_s(work, row.plan, fabric)
+    fewer, more = 2 * stages, 4 * stages
+    low, high = (_step_s(work, replace(row.plan, micro_batches=count), fabric) for count in (fewer, more))
+    return low + (high - low) * (whole - fewer) / (more - fewer)
+
+
+def _step_s(work: RankWork, plan: Plan, fabric: Fabric) -> float:
+    step = play(work, plan, fabric)
+    return step.step_s + expected_slowest(plan.workers) * SPREAD * step.compute_s
 
 
 def anchored(row: Row, habits: LinkHabits) -> float:
