@@ -31,9 +31,13 @@ from laptime.simulate.work import RankWork, rank_work
 SPREAD: Annotated[float, Source("Standard deviation between devices; fitted to nodes of 2 to 8 GPUs.")] = (
     DDP.spread
 )
-CLUSTER_INTERVAL: Annotated[
-    float, Source("Added to a device's interval for several nodes: p90 of docs/simulation.md.", "of the step")
-] = 0.2
+_INTERVAL = Source(
+    "Added to a device's interval: p90 against published rows (`python -m benchmarks.clusters`), 285 of data "
+    "parallel and sharded training, 92 of pipelines with split features.",
+    "of the step",
+)
+REPLICAS_INTERVAL: Annotated[float, _INTERVAL] = 0.12
+PIPELINES_INTERVAL: Annotated[float, _INTERVAL] = 0.29
 RESTART_S: Annotated[
     float, Source("From a failure until training goes on. Llama 3 restarted in minutes; a guess of ten.")
 ] = 600.0
@@ -212,7 +216,7 @@ def simulate(
         slowest=slowest,
         waiting_s=waiting,
         data_wait_s=data_wait_s,
-        interval=work.interval + (CLUSTER_INTERVAL if plan.workers > 1 else 0.0),
+        interval=work.interval + cluster_interval(plan),
         memory=memory_of(work, workload, plan),
         device_memory_bytes=device.memory_bytes,
         exchanges=exchanges,
@@ -221,6 +225,13 @@ def simulate(
         notes=tuple(workload.notes),
     )
     return replace(made, faults=_faults(made, device, run))
+
+
+def cluster_interval(plan: Plan) -> float:
+    """What is added to a device's own interval, relative."""
+    if plan.workers == 1:
+        return 0.0
+    return REPLICAS_INTERVAL if plan.stages * plan.feature == 1 else PIPELINES_INTERVAL
 
 
 def expected_slowest(ranks: int) -> float:
