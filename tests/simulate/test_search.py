@@ -68,7 +68,7 @@ def test_plans_multiply_to_the_workers_and_hold_the_batch():
 
 def test_a_batch_that_nothing_divides_is_refused(workload):
     with pytest.raises(PlanError, match="no plan divides 7 samples"):
-        search(workload, [hardware.cluster("aws-p5", nodes=2)], global_batch=7, workers=16)
+        search(workload, [hardware.cluster("aws-p5", nodes=128)], global_batch=7, workers=1024)
 
 
 def test_what_fits_nowhere_is_refused(workload):
