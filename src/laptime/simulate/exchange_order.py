@@ -35,6 +35,7 @@ class WorkerPace:
     step_s: float
     slowdown: float = 1.0  # times as long
     spread: float = 0.0  # standard deviation over the mean
+    near: bool = False  # on the host of the server: no link between them
 
     def __post_init__(self) -> None:
         for name, least in (("step_s", 0.0), ("slowdown", 0.0), ("spread", -math.inf)):
@@ -208,7 +209,7 @@ def play(
     if staleness is not None and staleness < 0:
         raise PlanError(f"staleness is {staleness}; give 0 or more, or None for no bound")
     env = simpy.Environment()
-    server = _Server(env, link, workers=len(workers), staleness=staleness)
+    server = _Server(env, link, paces=workers, staleness=staleness)
     working = [
         env.process(_work(env, server, number, pace.times(updates, generator), validation))
         for number, (pace, generator) in enumerate(zip(workers, _generators(workers, seed), strict=True))
@@ -230,11 +231,13 @@ class _Server:
     """
 
     def __init__(
-        self, env: simpy.Environment, link: ServerLink, *, workers: int, staleness: int | None
+        self, env: simpy.Environment, link: ServerLink, *, paces: Sequence[WorkerPace], staleness: int | None
     ) -> None:
+        workers = len(paces)
         self._env, self._link, self._all, self._bound = env, link, workers, staleness
         self._push_s, self._pull_s = link.push_s / link.servers, link.pull_s / link.servers
         self._apply_s = link.apply_s / link.servers
+        self._near = [pace.near for pace in paces]
         self._up_free_s = self._down_free_s = self._processor_free_s = 0.0
         self._version = 0
         self._done = [0] * workers  # updates of each worker
@@ -250,7 +253,7 @@ class _Server:
 
     def exchange(self, worker: int, read: int) -> tuple[float, int] | simpy.Event:
         """Send a gradient now. When its answer is there and which version that has, or an event of both."""
-        row, arrived_s = len(self._at), self._push(self._env.now)
+        row, arrived_s = len(self._at), self._push(worker, self._env.now)
         self._worker.append(worker)
         self._step.append(self._done[worker])
         self._read.append(read)
@@ -300,7 +303,9 @@ class _Server:
         for row, event in reversed(held):
             event.succeed(self._answer(row, at_s))
 
-    def _push(self, now_s: float) -> float:
+    def _push(self, worker: int, now_s: float) -> float:
+        if self._near[worker]:
+            return now_s
         self._up_free_s = max(now_s, self._up_free_s) + self._push_s
         return max(self._up_free_s, now_s + self._link.worker_push_s)
 
@@ -310,6 +315,9 @@ class _Server:
         return self._processor_free_s
 
     def _answer(self, row: int, at_s: float) -> tuple[float, int]:
+        if self._near[self._worker[row]]:
+            self._answered[row] = at_s
+            return at_s, self._version
         self._down_free_s = max(at_s, self._down_free_s) + self._pull_s
         answered_s = max(self._down_free_s, at_s + self._link.worker_pull_s)
         self._answered[row] = answered_s
