@@ -19,7 +19,7 @@ from benchmarks.testbed_simulation import CORES, GLOO, RAY_S, SHARED_CORE, calib
 from benchmarks.time_to_target import CONFIG, HOSTS, PLANS, RANKS_PER_HOST
 from laptime.model.comparison import geometric_mean
 from laptime.simulate.exchange_order import (
-    Exchanges,
+    ExchangeOrder,
     ServerLink,
     ValidationPause,
     WorkerPace,
@@ -56,7 +56,9 @@ class Costs:
         return 1.5 * BYTES / LINK + GLOO.sync_s * SHARED_CORE * RANKS / CORES
 
 
-def schedule(strategy: str, costs: Costs, updates: int, every: int, *, slow: bool, seed: int) -> Exchanges:
+def schedule(
+    strategy: str, costs: Costs, updates: int, every: int, *, slow: bool, seed: int
+) -> ExchangeOrder:
     """When which gradient reaches which parameters."""
     pause = ValidationPause(every=every, seconds=costs.validation_s)
     paces = [
@@ -113,9 +115,7 @@ def main() -> int:
     parser.add_argument("--seeds", type=int, default=4)
     parser.add_argument("--runs", type=Path, help="runs of one worker, as of benchmarks.testbed_simulation")
     options = parser.parse_args()
-    print(
-        "| strategy | measured s | simulated s | error | slow rank: measured | simulated | error | staleness |"
-    )
+    print("| strategy | measured s | simulated s | error | slow rank: measured | simulated | error | stale |")
     print("| --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: |")
     with tempfile.TemporaryDirectory() as folder:
         kept = options.runs or Path(folder)

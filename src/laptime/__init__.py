@@ -15,11 +15,12 @@ __all__ = [
     "load",
     "predict",
     "record",
+    "simulate",
     "workload",
 ]
 
 if TYPE_CHECKING:
-    from laptime.api import Run, largest_batch, load, predict, record, workload
+    from laptime.api import Run, largest_batch, load, predict, record, simulate, workload
     from laptime.bridges.lightning import LightningCallback
     from laptime.bridges.transformers import TrainerCallback
 

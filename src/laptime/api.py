@@ -1,4 +1,4 @@
-"""The public API: record a training loop, load a run, predict a step on another device."""
+"""The public API: record a training loop, load a run, predict a step, simulate a cluster."""
 
 from __future__ import annotations
 
@@ -13,15 +13,17 @@ from laptime.runs.directory import default_out
 
 if TYPE_CHECKING:
     from laptime.estimate.largest_batch import Largest
-    from laptime.hardware import Device
+    from laptime.hardware import Cluster, Device
     from laptime.model import Workload
+    from laptime.model.plan import Plan
     from laptime.model.prediction import Prediction
     from laptime.recorder.arguments import Networks, Optimizers
     from laptime.recorder.backends import Clock
     from laptime.recorder.layer_division import Granularity
     from laptime.recorder.recorder import Recorder
+    from laptime.simulate.training import Simulation
 
-__all__ = ["Run", "largest_batch", "load", "predict", "record", "workload"]
+__all__ = ["Run", "largest_batch", "load", "predict", "record", "simulate", "workload"]
 
 
 class _Viewer:
@@ -175,6 +177,72 @@ def predict(
         price_per_hour=price_per_hour,
         gpus=gpus,
     )[0]
+
+
+def simulate(
+    subject: Any,
+    *,
+    cluster: str | Path | Cluster,
+    parallel: str | Plan = "data",
+    workers: int | None = None,
+    nodes: int | None = None,
+    batch: int | None = None,
+    input: Sequence[int] | None = None,
+    example: Any = None,
+    precision: str | None = None,
+    optimizer: Any = None,
+    loss: Any = None,
+    layers: Granularity | None = None,
+    name: str = "",
+    steps: int = 100,
+    samples: int | None = None,
+    epochs: int | None = None,
+    jitter: float = 0.0,
+    checkpoint_every_s: float | None = None,
+    out: str | Path | None = None,
+    seed: int = 0,
+) -> Simulation:
+    """A training on a cluster that need not be here, played on a virtual clock.
+
+    subject   as for `predict`
+    cluster   a name of `laptime devices --clusters`, a file of your own, or a `Cluster`
+    parallel  a `Plan`, or its text: "data", "sharded", "model,stages=4", "hybrid,stages=4,feature=8",
+              "asynchronous", "mixed,groups=4", "local"; what degrees leave of the workers is data parallel
+    workers   devices that train; by default all of the cluster's
+    nodes     of the cluster; by default the catalog's number, or more if the workers need more
+    batch     samples of a replica in a step
+    input, example, precision, optimizer, loss, layers, name  of a network, as `workload` takes them
+    steps     that are played, each with `jitter`, the relative standard deviation of a rank's step
+    samples, epochs, checkpoint_every_s  for the whole training: its hours, its price and its failures
+    out       also write the steps as a run, which `load` reads and `laptime show` shows as simulated
+    """
+    from laptime.simulate.placement import placed, replica_batch
+    from laptime.simulate.run_directory import write_run
+    from laptime.simulate.training import CHECKPOINT_S, TrainingRun
+    from laptime.simulate.training import simulate as play
+    from laptime.training.prediction_target import NetworkOptions, prediction_target
+
+    options = NetworkOptions(
+        input=input,
+        example=example,
+        precision=precision,
+        optimizer=optimizer,
+        loss=loss,
+        layers=layers,
+        name=name,
+    )
+    entry, plan = placed(cluster, parallel, workers=workers, nodes=nodes)
+    target = prediction_target(subject, options)
+    size = replica_batch(plan, batch, target.batch)
+    work = target.read(target.batch if example is not None else size)
+    every_s = CHECKPOINT_S if checkpoint_every_s is None else checkpoint_every_s
+    run = TrainingRun(
+        steps=steps, samples=samples, epochs=epochs, jitter=jitter, checkpoint_every_s=every_s, seed=seed
+    )
+    made = play(work, entry, plan, batch=size, run=run)
+    if out is not None:
+        write_run(made, Path(out), workload=work)
+    return made
 
 
 def _size(asked: int | None, own: int, example: Any) -> int:

@@ -25,6 +25,7 @@ VERBS = (
     "doctor",
     "devices",
     "predict",
+    "simulate",
     "calibrate",
     "data sync",
     "data zener",

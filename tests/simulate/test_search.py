@@ -1,5 +1,6 @@
 """Searches over plans: what is returned fits, and no plan tried by hand is better."""
 
+import time
 from dataclasses import replace
 
 import pytest
@@ -17,6 +18,11 @@ RUN = TrainingRun(steps=10, samples=1_000_000, epochs=2)
 @pytest.fixture(scope="module")
 def workload():
     return laptime.workload("feedforward", batch=8)
+
+
+@pytest.fixture(scope="module")
+def gpt2():
+    return laptime.workload("gpt2", batch=8)
 
 
 @pytest.fixture(scope="module")
@@ -40,6 +46,32 @@ def test_no_plan_that_is_tried_by_hand_is_faster(found, workload, clusters):
             plan = Plan.of(text, workers=cluster.devices)
             made = simulate(workload, cluster, plan, batch=256 // plan.data, run=RUN)
             assert latest_s(found.fastest) <= latest_s(made) * (1 + 1e-9)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "data,micro_batches=4",
+        "hybrid,stages=4,micro_batches=16",
+        "hybrid,stages=2,micro_batches=8,schedule=interleaved,chunks=2",
+        "hybrid,stages=4,micro_batches=16,schedule=zero_bubble,recompute",
+        "hybrid,stages=2,micro_batches=16,schedule=gpipe",
+        "hybrid,feature=8,sequence",
+    ],
+)
+def test_no_plan_of_a_transformer_that_is_tried_by_hand_is_faster(gpt2, text):
+    cluster = hardware.cluster("aws-p5", nodes=2)
+    plan = Plan.of(text, workers=cluster.devices)
+    made = simulate(gpt2, cluster, plan, batch=256 // plan.data, run=RUN)
+    found = search(gpt2, [cluster], global_batch=256, run=RUN, workers=cluster.devices)
+    assert latest_s(found.fastest) <= latest_s(made) * (1 + 1e-9)
+
+
+def test_a_thousand_plans_take_less_than_a_minute_and_no_more_are_considered(gpt2):
+    began = time.perf_counter()
+    found = search(gpt2, [hardware.cluster("aws-p5", nodes=4)], global_batch=512, run=RUN, most=1000)
+    assert found.considered == 1000
+    assert time.perf_counter() - began < 60
 
 
 def test_the_frontier_gets_slower_and_cheaper(found):

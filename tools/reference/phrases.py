@@ -53,6 +53,18 @@ SHOWN: Mapping[str, str] = {
 FIELDS: Mapping[str, str] = {
     "Run.path": "the run directory",
     **{f"Run.{name}": meaning for name, meaning in DOCUMENT.items()},
+    "Simulation.network": "its name",
+    "Simulation.cluster": "where it trains",
+    "Simulation.plan": "how the work is spread",
+    "Simulation.precision": "of the training",
+    "Simulation.step_times_s": "of each step that was played",
+    "Simulation.data_wait_s": "mean wait for data",
+    "Simulation.memory": "of the rank that needs most",
+    "Simulation.device_memory_bytes": "that a device has; None where it is not known",
+    "Simulation.faults": "of the whole training",
+    "Simulation.samples": "of an epoch",
+    "Simulation.epochs": "of the training",
+    "Simulation.notes": "what had to be assumed",
     "AccountSummary.account": "which",
     "AccountSummary.seconds": "of a step",
     "AccountSummary.total_s": "over all steps that count",
@@ -154,6 +166,12 @@ run.report("mine.html")
 p = laptime.predict(model, input=(3, 32, 32), batch=64, device="h200", precision="bf16")
 p.step_s, p.interval_s, p.bottleneck
 laptime.predict(run, device="t4", samples=50_000, epochs=10).training_s
+""",
+    "simulate": """\
+s = laptime.simulate(
+    model, input=(3, 32, 32), batch=64, cluster="dgx-h100", parallel="model,stages=2", workers=8
+)
+s.step_s, s.samples_per_s, s.bottleneck, s.fits
 """,
     "workload": """\
 asked = laptime.workload(model, input=(3, 32, 32), batch=64)

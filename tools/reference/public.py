@@ -15,7 +15,7 @@ _HEAD = """\
 
 `import laptime` imports neither torch nor anything else that is slow; a name does, when it is first used.
 """
-_FUNCTIONS = ("record", "load", "predict", "workload", "largest_batch")
+_FUNCTIONS = ("record", "load", "predict", "simulate", "workload", "largest_batch")
 _HOMES = {"load": "laptime.runs.run"}
 
 # Public classes, and where they are. The second half of `laptime.__all__`, then what is given back.
@@ -29,6 +29,7 @@ _CLASSES = {
     "Statistics": "laptime.model.statistics",
     "Prediction": "laptime.model.prediction",
     "LayerSeconds": "laptime.model.layers",
+    "Simulation": "laptime.simulate.training",
     "Largest": "laptime.estimate.largest_batch",
     "Workload": "laptime.model.workload",
 }
@@ -39,6 +40,7 @@ _GIVEN_BY = {
     "Statistics": "what stands in the two above.",
     "Prediction": "what `laptime.predict` gives.",
     "LayerSeconds": "what `prediction.layers()[…]` gives.",
+    "Simulation": "what `laptime.simulate` gives.",
     "Largest": "what `laptime.largest_batch` gives.",
     "Workload": "what `laptime.workload` gives.",
 }

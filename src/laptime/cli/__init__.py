@@ -27,6 +27,7 @@ from laptime.cli.report import report
 from laptime.cli.run import run
 from laptime.cli.serve import serve
 from laptime.cli.show import show
+from laptime.cli.simulate import simulate
 from laptime.cli.train import train
 
 app = typer.Typer(
@@ -55,6 +56,7 @@ _VERBS: dict[Callable[..., None], str] = {
     export: "recorded runs for spreadsheets, Perfetto, TensorBoard or MLflow",
     query: "SQL over many runs",
     predict: "a training step on machines that are not here: time, memory, money",
+    simulate: "a training on a cluster that is not here: step, memory, failures, money",
     calibrate: "time single operations on this machine, for predictions to rest on",
     devices: "what is known of machines, and from where",
     doctor: "check this machine and its settings",

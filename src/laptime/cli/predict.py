@@ -116,7 +116,7 @@ def predict(
     choosing = within is not None or under is not None
     with waiting("reading the network"):
         devices = _devices(device, choosing, counts)
-        target = _target(name, inputs, precision, optimizer, inference)
+        target = named_target(name, inputs, precision, optimizer, inference)
         if explain and inference and not target.traced:
             wrong("--explain", "of a run it explains training steps; name the network instead")
         sizes = sizes or [target.batch]
@@ -236,7 +236,7 @@ def _devices(asked: Sequence[str] | None, choosing: bool, counts: Sequence[int])
     return list(devices.values())
 
 
-def _target(
+def named_target(
     name: str, inputs: Sequence[str] | None, precision: str | None, optimizer: str | None, inference: bool
 ) -> PredictionTarget:
     """What is predicted; an option that it cannot take ends the command."""

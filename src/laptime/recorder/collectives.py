@@ -66,7 +66,7 @@ _FUNCTIONAL = "torch.distributed._functional_collectives"
 _SHARDED = "torch.distributed.fsdp._fully_shard._fsdp_param_group"
 
 
-class _Watched(NamedTuple):
+class _WatchedFunction(NamedTuple):
     """A function that exchanges something, or waits for what is under way."""
 
     owner: Any
@@ -77,18 +77,20 @@ class _Watched(NamedTuple):
 
 # Owners in modules that are looked up, never imported: without them there is nothing to watch.
 ELSEWHERE = (
-    _Watched(_FUNCTIONAL, "wait_tensor"),
+    _WatchedFunction(_FUNCTIONAL, "wait_tensor"),
     # DTensor's exchanges: what they call is C++.
-    _Watched(_FUNCTIONAL, "all_gather_single", "all_gather"),
-    _Watched(_FUNCTIONAL, "all_gather_tensor", "all_gather"),
-    _Watched(_FUNCTIONAL, "all_reduce", "all_reduce"),
-    _Watched(_FUNCTIONAL, "all_to_all_single", "all_to_all"),
-    _Watched(_FUNCTIONAL, "broadcast", "broadcast"),
-    _Watched(_FUNCTIONAL, "reduce_scatter_single", "reduce_scatter"),
-    _Watched(_FUNCTIONAL, "reduce_scatter_tensor", "reduce_scatter"),
+    _WatchedFunction(_FUNCTIONAL, "all_gather_single", "all_gather"),
+    _WatchedFunction(_FUNCTIONAL, "all_gather_tensor", "all_gather"),
+    _WatchedFunction(_FUNCTIONAL, "all_reduce", "all_reduce"),
+    _WatchedFunction(_FUNCTIONAL, "all_to_all_single", "all_to_all"),
+    _WatchedFunction(_FUNCTIONAL, "broadcast", "broadcast"),
+    _WatchedFunction(_FUNCTIONAL, "reduce_scatter_single", "reduce_scatter"),
+    _WatchedFunction(_FUNCTIONAL, "reduce_scatter_tensor", "reduce_scatter"),
     # On CUDA the compute stream waits here for gathered parameters; no `Work` is waited for.
-    _Watched(f"{_SHARDED}:FSDPParamGroup", "wait_for_unshard", "all_gather", counts=False),
-    _Watched("torch.distributed.fsdp._runtime_utils", "_pre_forward_unshard", "all_gather", counts=False),
+    _WatchedFunction(f"{_SHARDED}:FSDPParamGroup", "wait_for_unshard", "all_gather", counts=False),
+    _WatchedFunction(
+        "torch.distributed.fsdp._runtime_utils", "_pre_forward_unshard", "all_gather", counts=False
+    ),
 )
 
 
@@ -345,18 +347,18 @@ def _crossing(kind: str, ranks: int) -> float:
     return 1.0
 
 
-def _places() -> Iterator[_Watched]:
+def _places() -> Iterator[_WatchedFunction]:
     native = torch._C._distributed_c10d
     for kind, names in _EXCHANGES.items():
         for name in names.split():
-            yield _Watched(native.ProcessGroup, name, kind)
-    yield _Watched(native.ProcessGroup, "_end_coalescing")
+            yield _WatchedFunction(native.ProcessGroup, name, kind)
+    yield _WatchedFunction(native.ProcessGroup, "_end_coalescing")
     for name in ("wait", "synchronize", "block_current_stream"):
-        yield _Watched(native.Work, name)
-    yield _Watched(torch._C.Future, "wait")
+        yield _WatchedFunction(native.Work, name)
+    yield _WatchedFunction(torch._C.Future, "wait")
     # DDP, after its first pass: rank 0 broadcasts the new buckets.
-    yield _Watched(native.Reducer, "_rebuild_buckets", "broadcast", counts=False)
-    yield _Watched(dist, "_broadcast_coalesced", "broadcast")  # DDP's buffers
+    yield _WatchedFunction(native.Reducer, "_rebuild_buckets", "broadcast", counts=False)
+    yield _WatchedFunction(dist, "_broadcast_coalesced", "broadcast")  # DDP's buffers
     for place in ELSEWHERE:
         module, _, inside = place.owner.partition(":")
         loaded = sys.modules.get(module)

@@ -153,6 +153,11 @@ class Run:
         return max((attempt for attempt in attempts if attempt is not None), default=-1)
 
     @property
+    def simulated(self) -> bool:
+        """Whether it was made by `laptime simulate`, and nothing in it is measured."""
+        return self.environment.get("simulated") is True
+
+    @property
     def disturbed(self) -> list[int]:
         """Untraced steps that starting or reading a kernel trace slowed."""
         kernels = self.summary.get("kernels") or {}

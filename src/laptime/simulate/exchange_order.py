@@ -1,7 +1,7 @@
 """The order in which gradients reach parameters, on a virtual clock.
 
 `play` is training with parameter servers, where workers do not wait for each other or only so far;
-`synchronous` and `local` are the other two schedules. All give `Exchanges`, from which
+`synchronous` and `local` are the other two schedules. All give `ExchangeOrder`, from which
 `training/virtual_clock.py` computes real gradients. A worker is a rank, or a synchronous group of ranks.
 """
 
@@ -133,7 +133,7 @@ class WorkerTime:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Exchanges:
+class ExchangeOrder:
     """All updates of a training in the order in which they were applied, column by column."""
 
     kind: Kind
@@ -198,7 +198,7 @@ def play(
     staleness: int | None,
     seed: int,
     validation: ValidationPause | None = None,
-) -> Exchanges:
+) -> ExchangeOrder:
     """Training with parameter servers, `updates` gradients from each worker.
 
     A worker computes, pushes, waits for the update and for the parameters, and begins again: nothing of it
@@ -215,7 +215,7 @@ def play(
         for number, (pace, generator) in enumerate(zip(workers, _generators(workers, seed), strict=True))
     ]
     env.run()
-    return Exchanges(
+    return ExchangeOrder(
         kind="served",
         workers=tuple(cast(WorkerTime, process.value) for process in working),
         validation=validation,
@@ -368,7 +368,7 @@ def synchronous(
     updates: int,
     seed: int,
     validation: ValidationPause | None = None,
-) -> Exchanges:
+) -> ExchangeOrder:
     """One update a step from the mean gradient, at the slowest worker's end and `exchange_s` later.
 
     `exchange_s` is what the exchange adds to the step: its exposed part.
@@ -381,7 +381,7 @@ def synchronous(
     at_s = np.repeat(lengths.cumsum() + before, len(workers))
     steps = np.repeat(np.arange(updates), len(workers))
     waiting = lengths.sum() - times.sum(axis=1)
-    return Exchanges(
+    return ExchangeOrder(
         kind="synchronous",
         workers=_worker_times(times, waiting, float(pauses.sum())),
         at_s=at_s,
@@ -402,7 +402,7 @@ def local(
     average_every: int,
     seed: int,
     validation: ValidationPause | None = None,
-) -> Exchanges:
+) -> ExchangeOrder:
     """Workers update their own parameters, and average them every `average_every` updates.
 
     Workers wait for the slowest at an average, which takes `exchange_s`, at a validation, and at the end.
@@ -424,7 +424,7 @@ def local(
     order = np.lexsort((numbers.ravel(), steps.ravel(), at_s.ravel()))
     waiting = begun_s.max() - pauses.sum() - times.sum(axis=1)
     ordered_s, ordered_steps = at_s.ravel()[order], steps.ravel()[order]
-    return Exchanges(
+    return ExchangeOrder(
         kind="local",
         workers=_worker_times(times, waiting, float(pauses.sum())),
         at_s=ordered_s,

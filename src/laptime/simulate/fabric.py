@@ -182,7 +182,7 @@ METHODS: Mapping[Kind, Mapping[str, Method]] = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Groups:
+class PlanGroups:
     """The groups of a plan on a cluster."""
 
     feature: Group
@@ -193,7 +193,7 @@ class Groups:
     neighbours: Group  # a stage and the next
 
 
-def groups_of(plan: Plan, cluster: Cluster) -> Groups:
+def groups_of(plan: Plan, cluster: Cluster) -> PlanGroups:
     """Features within a node as far as they go, then replicas, then stages."""
     room = cluster.devices_per_node
     if plan.workers > cluster.devices:
@@ -204,7 +204,7 @@ def groups_of(plan: Plan, cluster: Cluster) -> Groups:
     beside = min(plan.feature, room)  # ranks of one node that are in different data groups
     data_here = max(1, min(plan.data, room // beside))
     far = plan.feature * plan.data >= room
-    return Groups(
+    return PlanGroups(
         feature=Group(ranks=plan.feature, per_node=beside),
         data=Group(
             ranks=plan.shards if plan.shards > 1 else plan.data,

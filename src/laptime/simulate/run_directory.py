@@ -6,7 +6,7 @@ longer, and the others wait for it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
@@ -23,7 +23,7 @@ from laptime.model.layers import LOSS_LAYER, OTHER_LAYER, union
 from laptime.ops.rescaling import rescaled
 from laptime.runs import Run, RunWriter, load, schema
 from laptime.runs.exchanges import exchanges_path
-from laptime.simulate.step import PlayedRank, Span, Transfer
+from laptime.simulate.step import LinkTransfer, PlayedRank, Span
 from laptime.simulate.training import Simulation
 
 RANKS = 64  # of which rows are kept
@@ -48,12 +48,14 @@ def write_run(
     kind = "cuda" if device.kind == "gpu" else device.kind
     kept = kept_ranks(simulation, ranks)
     first_of_stage = set(_firsts(simulation))
+    cells = [_layer_cells(played) for played in simulation.step.ranks]
     taken = 0
     for rank in kept:
         rows = _RankSteps.of(simulation, rank)
         writer.append("steps", schema.from_columns("steps", rows.columns(kind)))
+        columns = _layer_columns(rows, cells[rows.played.stage])
+        writer.append("layers", schema.from_columns("layers", columns))
         if rank in first_of_stage:
-            writer.append("layers", schema.from_columns("layers", _layer_columns(rows)))
             traced = _traced_columns(rows)
             taken += len(traced["name"])
             if traced["name"] and taken <= MOST_TRACED:
@@ -69,20 +71,19 @@ def write_run(
 
 
 def kept_ranks(simulation: Simulation, most: int) -> list[int]:
-    """The first rank of each stage, those that others wait for most, and some spread over the rest."""
-    workers = simulation.plan.workers
-    chosen = dict.fromkeys(_firsts(simulation))
-    most = min(workers, max(most, len(chosen)))
-    slow, counts = np.unique(simulation.slowest, return_counts=True)
-    by_count = slow[np.argsort(-counts, kind="stable")].tolist()
-    spread = np.linspace(0, workers - 1, most).astype(int).tolist()
-    for place, rank in enumerate((*by_count, *spread, *range(workers))):
-        if len(chosen) >= most:
-            break
-        if place >= most // 4 and place < len(by_count):
-            continue  # a quarter of them: with jitter almost every rank is once the slowest
-        chosen.setdefault(int(rank))
-    return sorted(chosen)
+    """Equally many ranks of each stage: the first, some that others wait for, some spread over the rest."""
+    firsts, each = _firsts(simulation), simulation.plan.data * simulation.plan.feature
+    count = min(each, max(1, most // len(firsts)))
+    slow, times = np.unique(simulation.slowest, return_counts=True)
+    by_times = slow[np.argsort(-times, kind="stable")].tolist()
+    kept: list[int] = []
+    for first in firsts:
+        # With jitter almost every rank is once the slowest, so they get half of the places.
+        mine = [rank for rank in by_times if first <= rank < first + each][: count // 2]
+        spread = np.linspace(first, first + each - 1, count).astype(int).tolist()
+        chosen = dict.fromkeys((first, *mine, *spread, *range(first, first + each)))
+        kept += list(chosen)[:count]
+    return sorted(kept)
 
 
 def _firsts(simulation: Simulation) -> list[int]:
@@ -220,8 +221,7 @@ class _RankSteps:
         """Seconds of each step."""
         played = self.played.accounts()
         seconds = {
-            account: played.get(account, 0.0)
-            * (self.computing if account in COMPUTING else self.exchanging)
+            account: played.get(account, 0.0) * (self.computing if account in COMPUTING else self.exchanging)
             for account in ACCOUNTS
         }
         seconds[Account.COMMUNICATION] = seconds[Account.COMMUNICATION] + self.waiting_s
@@ -231,13 +231,14 @@ class _RankSteps:
     @cached_property
     def wall_s(self) -> Floats:
         """The sum of the accounts."""
-        return np.sum(list(self.accounts.values()), axis=0, dtype=np.float64)
+        whole: Floats = np.sum(list(self.accounts.values()), axis=0)
+        return whole
 
     @cached_property
     def start_s(self) -> Floats:
         """Since the run began."""
-        ends: Floats = np.cumsum(self.wall_s)
-        return ends - self.wall_s
+        starts: Floats = np.cumsum(self.wall_s) - self.wall_s
+        return starts
 
     @property
     def counts_samples(self) -> bool:
@@ -286,24 +287,50 @@ class _RankSteps:
             at += seconds
 
 
-def _layer_columns(rows: _RankSteps) -> dict[str, Any]:
-    """Rows of `layers`: the time of a layer in a phase of a step added up, from its first span on."""
-    columns: dict[str, list[Any]] = {
-        name: [] for name in ("step", "layer", "phase", "start_s", "seconds", "calls")
-    }
-    for step in range(min(LAYER_STEPS, len(rows.wall_s))):
-        merged: dict[tuple[str, str], list[float]] = {}
-        for span in rows.spans(step):
-            if span.account not in COMPUTING or span.account is Account.HOST:
-                continue
+class _LayerCell:
+    """A layer in a phase of a played step: what comes before its first span, and its spans added up."""
+
+    def __init__(self, computed_s: float, exchanged_s: float) -> None:
+        self.computed_s, self.exchanged_s = computed_s, exchanged_s  # before it
+        self.seconds, self.calls = 0.0, 0
+
+
+def _layer_cells(rank: PlayedRank) -> dict[tuple[str, str], _LayerCell]:
+    cells: dict[tuple[str, str], _LayerCell] = {}
+    computed_s = exchanged_s = 0.0
+    for span in rank.spans:
+        if span.account not in COMPUTING:
+            exchanged_s += span.seconds
+            continue
+        if span.account is not Account.HOST:
             phase = Phase.FORWARD if span.account is Account.LOSS else Phase(span.account.value)
-            cell = merged.setdefault((span.layer or OTHER_LAYER, phase.value), [span.start_s, 0.0, 0])
-            cell[1] += span.seconds
-            cell[2] += 1
-        for (layer, phase), (start_s, seconds, calls) in merged.items():
-            for name, value in zip(columns, (step, layer, phase, start_s, seconds, int(calls)), strict=True):
-                columns[name].append(value)
-    return {**columns, "rank": rows.rank, "how": How.PREDICTED.value}
+            name = (span.layer or OTHER_LAYER, phase.value)
+            cell = cells.setdefault(name, _LayerCell(computed_s, exchanged_s))
+            cell.seconds += span.seconds
+            cell.calls += 1
+        computed_s += span.seconds
+    return cells
+
+
+def _layer_columns(rows: _RankSteps, cells: Mapping[tuple[str, str], _LayerCell]) -> dict[str, Any]:
+    """Rows of `layers`: the time of a layer in a phase of a step added up, from its first span on."""
+    steps, count = min(LAYER_STEPS, len(rows.wall_s)), len(cells)
+    computing, exchanging = (np.repeat(factor[:steps], count) for factor in (rows.computing, rows.exchanging))
+
+    def every(name: str) -> Floats:
+        return np.tile([getattr(cell, name) for cell in cells.values()], steps).astype(np.float64)
+
+    begin_s = np.repeat(rows.start_s[:steps], count) + rows.simulation.data_wait_s
+    return {
+        "step": np.repeat(np.arange(steps), count),
+        "layer": [layer for layer, _ in cells] * steps,
+        "phase": [phase for _, phase in cells] * steps,
+        "start_s": begin_s + every("computed_s") * computing + every("exchanged_s") * exchanging,
+        "seconds": every("seconds") * computing,
+        "calls": every("calls").astype(np.int64),
+        "rank": rows.rank,
+        "how": How.PREDICTED.value,
+    }
 
 
 def _traced_columns(rows: _RankSteps) -> dict[str, Any]:
@@ -333,26 +360,18 @@ def _traced_columns(rows: _RankSteps) -> dict[str, Any]:
 
 # -- exchanges -----------------------------------------------------------------------------------------------
 
-_CROSSING: Mapping[str, Callable[[int], float]] = {
-    "all_reduce": lambda ranks: 2 * (ranks - 1) / ranks,
-    "reduce_scatter": lambda ranks: (ranks - 1) / ranks,
-    "all_gather": lambda ranks: (ranks - 1) / ranks,
-    "all_to_all": lambda ranks: (ranks - 1) / ranks,
-}
+# Times that the bytes cross a rank's link in one direction, but for the rank's own part.
+_CROSSING: Mapping[str, int] = {"all_reduce": 2, "reduce_scatter": 1, "all_gather": 1, "all_to_all": 1}
 
 
-def wire_bytes(transfer: Transfer) -> float:
+def wire_bytes(kind: str, size: float, ranks: int) -> float:
     """Bytes that cross the link of a rank in one direction."""
-    return transfer.bytes * _CROSSING.get(transfer.kind, lambda ranks: 1.0)(transfer.ranks)
+    return size * _CROSSING[kind] * (ranks - 1) / ranks if kind in _CROSSING else size
 
 
-def exposed_s(rank: PlayedRank, transfers: Sequence[Transfer]) -> float:
+def exposed_s(rank: PlayedRank, transfers: Sequence[LinkTransfer]) -> float:
     """For how long the rank's compute stream waits while one of these exchanges is under way."""
-    waits = [
-        (span.start_s, span.end_s)
-        for span in rank.spans
-        if span.account in (Account.COMMUNICATION, Account.IDLE)
-    ]
+    waits = [(span.start_s, span.end_s) for span in rank.spans if span.account is Account.COMMUNICATION]
     busy = list(union((each.start_s, each.end_s) for each in transfers))
     whole, place = 0.0, 0
     for begin, end in union(waits):
@@ -369,7 +388,7 @@ def _exchanges(rows: _RankSteps) -> RankExchanges:
     """What a rank exchanges in all steps; waits for slower ranks belong to what it exchanges last."""
     steps = len(rows.wall_s)
     factor, waited_s = float(rows.exchanging.sum()), float(rows.waiting_s.sum())
-    by_kind: dict[str, list[Transfer]] = {}
+    by_kind: dict[str, list[LinkTransfer]] = {}
     for transfer in rows.played.transfers:
         by_kind.setdefault(transfer.kind, []).append(transfer)
     last = next((each.kind for each in reversed(rows.played.transfers) if each.kind != "send"), None)
@@ -382,7 +401,7 @@ def _exchanges(rows: _RankSteps) -> RankExchanges:
                 kind=kind,
                 calls=len(transfers) * steps,
                 bytes=round(sum(each.bytes for each in transfers)) * steps,
-                wire_bytes=sum(map(wire_bytes, transfers)) * steps,
+                wire_bytes=sum(wire_bytes(kind, each.bytes, each.ranks) for each in transfers) * steps,
                 seconds=under_way * factor + late_s,
                 exposed_s=exposed_s(rows.played, transfers) * factor + late_s,
             )
@@ -410,7 +429,7 @@ def _of_whole_networks(rows: _RankSteps, waited_s: float) -> Iterator[Collective
             kind="all_reduce",
             calls=calls,
             bytes=size * calls,
-            wire_bytes=_CROSSING["all_reduce"](ranks) * size * calls,
+            wire_bytes=wire_bytes("all_reduce", size * calls, ranks),
             seconds=waited_s,
             exposed_s=waited_s,
         )

@@ -21,6 +21,7 @@ from laptime.simulate.work import rank_work
 MOST_PLANS = 20_000
 MOST_STAGES = 64
 LARGEST_MICRO_BATCH = 64  # samples
+MOST_MICRO_BATCHES = 512
 NEAR = 3  # plans of each number of nodes that are kept
 
 
@@ -86,8 +87,12 @@ def search(
     run: TrainingRun = TrainingRun(),  # noqa: B008
     workers: int | None = None,
     deadline_s: float | None = None,
+    most: int = MOST_PLANS,
 ) -> Search:
-    """Every plan that divides, on each cluster with 1, 2, 4, … nodes, or on exactly so many workers."""
+    """Every plan that divides, on each cluster with 1, 2, 4, … nodes, or on exactly so many workers.
+
+    No more than `most` are considered.
+    """
     if type(global_batch) is not int or global_batch < 1:
         raise PlanError(f"the batch of an update is {global_batch!r}; give a whole number above 0")
     if deadline_s is not None and not deadline_s > 0:
@@ -96,7 +101,7 @@ def search(
     considered = too_large = slower = 0
     for cluster in clusters:
         for part in _sizes(cluster, workers):
-            found = _best(workload, part, global_batch, run, workers, MOST_PLANS - considered)
+            found = _best(workload, part, global_batch, run, workers, most - considered)
             considered += found.considered
             too_large += found.too_large
             slower += found.slower
@@ -172,15 +177,17 @@ def _best(
         at_least_s = passes * plan.micro_batches / plan.stages
         bounds.append((at_least_s * (1 + work.interval + cluster_interval(plan)), plan))
     kept: list[Simulation] = []
+    step = replace(run, samples=None, epochs=None)  # failures of a whole training take longer to play
     for bound_s, plan in sorted(bounds, key=lambda pair: pair[0]):
         if len(kept) == NEAR and bound_s >= kept[-1].interval_s[1]:
             slower += 1
             continue
         try:
-            made = simulate(workload, cluster, plan, batch=global_batch // plan.data, run=run)
+            made = simulate(workload, cluster, plan, batch=global_batch // plan.data, run=step)
         except LaptimeError:
             continue
         kept = sorted([*kept, made], key=lambda made: made.interval_s[1])[:NEAR]
+    kept = [simulate(workload, cluster, made.plan, batch=made.batch, run=run) for made in kept]
     return _Found(plans=kept, considered=considered, too_large=too_large, slower=slower)
 
 
@@ -193,7 +200,8 @@ def plans(workers: int, per_node: int, global_batch: int) -> Iterator[Plan]:
                 continue
             each = global_batch // data
             for micro in _divisors(each, LARGEST_MICRO_BATCH):
-                yield from _variants(data, stages, feature, each // micro)
+                if each // micro <= MOST_MICRO_BATCHES:
+                    yield from _variants(data, stages, feature, each // micro)
 
 
 def _variants(data: int, stages: int, feature: int, micro_batches: int) -> Iterator[Plan]:

@@ -9,19 +9,20 @@ from __future__ import annotations
 import heapq
 import math
 from collections.abc import Callable, Generator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 from itertools import groupby
 from typing import Annotated, Any, NamedTuple
 
 import simpy
 
+from laptime import hardware
 from laptime.errors import PlanError
 from laptime.model import Account
 from laptime.model.constants import Source
 from laptime.model.layers import LOSS_LAYER, LayerSeconds
 from laptime.model.plan import Plan
-from laptime.simulate.fabric import Fabric, Group, Groups, Kind, LinkHabits, groups_of
+from laptime.simulate.fabric import Fabric, Group, Kind, LinkHabits, PlanGroups, groups_of
 from laptime.simulate.schedules import ORDERS, Action, Pass
 from laptime.simulate.work import INPUT_SHARE, LayerWork, RankWork, cut
 
@@ -49,7 +50,7 @@ class Span:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Transfer:
+class LinkTransfer:
     """An exchange of a rank with others."""
 
     kind: str
@@ -71,7 +72,7 @@ class PlayedRank:
 
     stage: int
     spans: tuple[Span, ...]
-    transfers: tuple[Transfer, ...]
+    transfers: tuple[LinkTransfer, ...]
     compute_s: float
 
     def accounts(self) -> dict[Account, float]:
@@ -156,7 +157,9 @@ Seconds = Callable[[Kind, float, Group, bool], float]
 
 
 def _remembered(fabric: Fabric) -> Seconds:
-    """How long an exchange takes; those of a step are alike."""
+    """How long an exchange takes; those of a step are alike, and links are looked up once."""
+    links = tuple(link for link in hardware.cluster_links(fabric.cluster) if link is not None)
+    fabric = replace(fabric, cluster=replace(fabric.cluster, links=links))
 
     @cache
     def seconds(kind: Kind, size: float, group: Group, beside: bool) -> float:
@@ -175,7 +178,7 @@ class _Bucket:
 
 @dataclass(slots=True)
 class _Link:
-    """Exchanges over it follow each other."""
+    """ExchangeOrder over it follow each other."""
 
     free_s: float = 0.0
 
@@ -230,7 +233,7 @@ class _Rank:
         host_s: float,
         plan: Plan,
         habits: LinkHabits,
-        groups: Groups,
+        groups: PlanGroups,
         seconds: Seconds,
         passed: dict[tuple[Pass, int, int], simpy.Event],
     ) -> None:
@@ -240,7 +243,7 @@ class _Rank:
         self.inside, self.between = _Link(), _Link()
         self.at_s = 0.0  # of the compute stream
         self.spans: list[Span] = []
-        self.transfers: list[Transfer] = []
+        self.transfers: list[LinkTransfer] = []
         self.arrived_s: float | None = None  # of gradients, the last; None where none are exchanged
         self.gathered: dict[str, float] = {}  # when parameters of a block are there, for the pass that runs
         self.following: list[
@@ -391,7 +394,7 @@ class _Rank:
         begin = max(asked_s, link.free_s)
         link.free_s = end = begin + seconds
         self.transfers.append(
-            Transfer(kind=kind, bytes=size, ranks=group.ranks, start_s=begin, end_s=end, layers=layers)
+            LinkTransfer(kind=kind, bytes=size, ranks=group.ranks, start_s=begin, end_s=end, layers=layers)
         )
         return end
 

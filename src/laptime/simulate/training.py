@@ -20,7 +20,7 @@ from laptime.hardware.cluster import Cluster
 from laptime.model import Account, Workload
 from laptime.model.constants import Source
 from laptime.model.plan import SERVED, Plan
-from laptime.simulate.exchange_order import Exchanges, ServerLink, WorkerPace
+from laptime.simulate.exchange_order import ExchangeOrder, ServerLink, WorkerPace
 from laptime.simulate.exchange_order import play as play_exchanges
 from laptime.simulate.fabric import Fabric, LinkHabits, groups_of
 from laptime.simulate.memory import RankMemory, memory_of
@@ -89,7 +89,7 @@ class Simulation:
     interval: float  # half width, relative
     memory: RankMemory
     device_memory_bytes: float | None
-    exchanges: Exchanges | None = field(default=None, hash=False, compare=False)  # with parameter servers
+    exchanges: ExchangeOrder | None = field(default=None, hash=False, compare=False)  # with parameter servers
     faults: Faults = Faults()
     samples: int | None = None
     epochs: int | None = None
@@ -282,7 +282,7 @@ def group_of(plan: Plan) -> Plan:
     return replace(plan, strategy="data", data=ranks, groups=1)
 
 
-def served(work: RankWork, step: PlayedStep, plan: Plan, fabric: Fabric, run: TrainingRun) -> Exchanges:
+def served(work: RankWork, step: PlayedStep, plan: Plan, fabric: Fabric, run: TrainingRun) -> ExchangeOrder:
     """Gradients to the servers and parameters back, nobody waits for the others."""
     count = plan.groups if plan.strategy == "mixed" else plan.data
     inside, between = hardware.cluster_links(fabric.cluster)

@@ -23,7 +23,7 @@ from torch.optim.lr_scheduler import LambdaLR
 
 from laptime.errors import ConfigError, TrainingError
 from laptime.recorder.backends import backend_of
-from laptime.simulate.exchange_order import Exchanges, Update
+from laptime.simulate.exchange_order import ExchangeOrder, Update
 from laptime.training.build import Ready, ready
 from laptime.training.config import Config
 from laptime.training.data import Data
@@ -90,7 +90,7 @@ class Length:
 
 def learn(
     config: Config,
-    exchanges: Exchanges,
+    exchanges: ExchangeOrder,
     *,
     ranks_per_worker: int = 1,
     data: Data | None = None,
@@ -168,14 +168,14 @@ class VirtualTraining:
         return torch.random.fork_rng(devices=devices, device_type=self._device.type if devices else "cuda")
 
     def learn(
-        self, exchanges: Exchanges, *, watch: Callable[[Update, float], None] = lambda update, loss: None
+        self, exchanges: ExchangeOrder, *, watch: Callable[[Update, float], None] = lambda update, loss: None
     ) -> Learned:
         """From the initial parameters along a schedule; the same every time."""
         self._check(exchanges)
         with self._kept_random_numbers():
             return _Course(self, exchanges, watch).run()
 
-    def _check(self, exchanges: Exchanges) -> None:
+    def _check(self, exchanges: ExchangeOrder) -> None:
         pause, every = exchanges.validation, self.length.validate_every
         if len(exchanges.workers) != self._workers:
             raise TrainingError(
@@ -273,7 +273,7 @@ class _Course:
     """One pass along a schedule."""
 
     def __init__(
-        self, training: VirtualTraining, exchanges: Exchanges, watch: Callable[[Update, float], None]
+        self, training: VirtualTraining, exchanges: ExchangeOrder, watch: Callable[[Update, float], None]
     ) -> None:
         self.config, self._ready, self._exchanges = training.config, training._ready, exchanges
         self._length, self._watch = training.length, watch
@@ -362,7 +362,6 @@ class _Course:
 
     def _served(self) -> Learned:
         """Parameter servers; a version stays as long as a worker computes with it."""
-        groups = len(self._groups)
         # Versions while each worker makes one gradient: as many as workers, or one that is their mean.
         in_round = round(self._exchanges.updates / (int(self._exchanges.step.max()) + 1))
         shared = self._parameters(in_round)

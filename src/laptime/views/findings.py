@@ -227,8 +227,8 @@ def _noise(wall: Statistics) -> Iterator[str]:
 def recorder(view: RunView) -> Iterator[str]:
     """What recording cost, how that is known, and whether the kernel trace agrees with the marks."""
     overhead, budget, kernels = view.recorder.overhead, view.recorder.budget or {}, view.kernels
-    if view.source is not None:
-        return  # collected: nothing was recorded
+    if view.source is not None or view.run.simulated:
+        return  # nothing was recorded
     if overhead is None:
         yield "What recording cost is not known for this run."
     else:

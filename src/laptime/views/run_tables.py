@@ -205,7 +205,7 @@ def layers_table(
     add(unit, shown, name, f"… {len(rest):,} more", words=True)
     for phase, priority in ((Phase.FORWARD, 2), (Phase.BACKWARD, 2), (Phase.UPDATE, 3)):
         if any(layer.phase(phase) for layer in (*shown, *rest)):
-            allocated = any(layer.how.get(phase, "measured") != "measured" for layer in shown)
+            allocated = any(layer.how.get(phase) == "allocated" for layer in shown)
             title, meaning = (f"{phase}*", _ALLOCATED) if allocated else (phase.value, "")
             times = [layer.seconds(phase) if layer.phase(phase) else None for layer in shown]
             last = milliseconds(sum(layer.seconds(phase) for layer in rest))

@@ -51,6 +51,9 @@ def comparison_page(given: Sequence[Sequence[Run]], names: Sequence[str] | None 
         f"{letter}: {one_line(side.name)}" + (f" ({len(side.runs)} runs)" if len(side.runs) > 1 else "")
         for letter, side in zip("AB", view.sides, strict=False)
     ]
+    simulated = [run.name for run in view.runs if run.run.simulated]
+    if simulated:
+        letters.append(f"simulated, not measured: {listed(simulated)}")
     devices = {tables.device_text(run, view.stage) for run in view.runs} - {format.UNKNOWN}
     return Page(
         title=title,

@@ -102,6 +102,8 @@ def run_page(run: Run, *, title: str | None = None) -> Page:
 
 def _about(view: RunView) -> list[str]:
     facts = [f"{view.run.created:%Y-%m-%d %H:%M} UTC", str(view.device.get("name") or "unknown device")]
+    if view.run.simulated:
+        facts.insert(0, "simulated, not measured")
     if view.run.environment.get("torch"):
         facts.append(f"torch {view.run.environment['torch']}")
     if view.layers:

@@ -10,22 +10,31 @@ from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from starlette.applications import Starlette
 from starlette.convertors import StringConvertor, register_url_convertor
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
-from starlette.responses import JSONResponse, PlainTextResponse, RedirectResponse, Response, StreamingResponse
+from starlette.responses import (
+    HTMLResponse,
+    JSONResponse,
+    PlainTextResponse,
+    RedirectResponse,
+    Response,
+    StreamingResponse,
+)
 from starlette.routing import Route
 from starlette.types import ASGIApp
 
 from laptime.errors import LaptimeError
 from laptime.files.text import one_line
-from laptime.render.html import comparison_page, run_page
+from laptime.render.html import comparison_page, plan_page, run_page
 from laptime.render.server import listing, pages
 from laptime.render.server.guard import Guard, Token
 from laptime.render.server.index import Index, RunEntry
 from laptime.render.server.pages import Content, Workers, draw, tag, told
+from laptime.render.server.planning import Planning
 from laptime.render.server.predicting import Networks, Predicting
 from laptime.runs import load
 from laptime.views import format
@@ -56,6 +65,7 @@ def app(folder: Path, *, networks: Networks | None = None, token: Token | None =
         Route("/runs/{name:anything}", dashboard.run),
         Route("/compare", dashboard.compare),
         Route("/predict", dashboard.predict),
+        Route("/plan", dashboard.plan),
         Route("/api/results", dashboard.results),
         Route("/api/networks", dashboard.networks),
         Route("/api/predict", dashboard.answer),
@@ -78,10 +88,13 @@ class Dashboard:
     def __init__(self, folder: Path, networks: Networks | None = None) -> None:
         self.index = Index(folder)
         self._predicting = Predicting(self.index, networks)
+        self._planning = Planning(networks)
         self._listing = listing.Listing()
         self._failed: set[str] = set()  # states whose page could not be made
         # What takes long has threads of its own, so that the list need not wait for it.
-        self._quick, self._drawing, self._reading, self._summing = map(Workers, (4, 2, 1, 1))
+        self._quick, self._drawing, self._reading, self._summing, self._searching = map(
+            Workers, (4, 2, 1, 1, 1)
+        )
 
     @asynccontextmanager
     async def warm(self, _: Starlette) -> AsyncIterator[None]:
@@ -224,6 +237,26 @@ class Dashboard:
         except Exception as error:  # its script reads JSON, and no page
             status = 400 if isinstance(error, LaptimeError) else 500
             return JSONResponse({"error": self._why(error, "a prediction")}, status_code=status)
+
+    async def plan(self, request: Request) -> Response:
+        """The plan page, with what a search found where one was asked for."""
+        query = dict(request.query_params)
+        shown: dict[str, Any] = {"page": None, "reason": ""}
+        status = 200
+        if query:
+            try:
+                found = await self._searching.once(
+                    repr(sorted(query.items())), lambda: plan_page.plan_page(self._planning.answer(query))
+                )
+                shown["page"] = found
+            except LaptimeError as error:
+                shown["reason"], status = self._why(error, "a plan"), 400
+
+        def make() -> bytes:
+            return draw("plan.html", here="plan", **self._planning.form(query), **shown)
+
+        page = await self._quick.now(("plan", object()), make)
+        return _hashed(request, page) if status == 200 else HTMLResponse(page, status_code=status)
 
     def _why(self, error: Exception, what: str) -> str:
         if isinstance(error, LaptimeError):

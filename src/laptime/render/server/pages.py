@@ -29,7 +29,16 @@ from laptime.runs.schema import TABLES
 Made = TypeVar("Made")
 
 _KEPT = 32  # pages, of some hundred kilobytes each
-_NAMES = ("page.js", "live.js", "runs.js", "predict_answer.js", "predict.js", "page.css", "serve.css")
+_NAMES = (
+    "page.js",
+    "live.js",
+    "runs.js",
+    "predict_answer.js",
+    "predict.js",
+    "plan.js",
+    "page.css",
+    "serve.css",
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,6 +8,7 @@ from rich.text import Text
 
 from laptime.estimate.choose_device import money
 from laptime.estimate.dataflow import DataFlow
+from laptime.estimate.explain import Explanation
 from laptime.files.text import one_line
 from laptime.model.prediction import Prediction
 from laptime.render.terminal import bullets, paragraph
@@ -51,7 +52,8 @@ def prediction_lines(view: PredictionView, width: int, *, every_layer: bool = Fa
         picked = choice.chosen or choice.closest
         yield from _bullets([considered, *choice.left_out, epochs, *(picked.notes if picked else ())], width)
     yield from _flows(view.flows, width)
-    yield from _explanation(view, width)
+    if view.explanation is not None:
+        yield from explanation_lines(view.explanation, width)
 
 
 def _shared_notes(predictions: Sequence[Prediction]) -> list[str]:
@@ -119,16 +121,14 @@ def _flow_words(flow: DataFlow) -> Iterator[str]:
         yield f"no gain by itself: {', '.join(idle)}"
 
 
-def _explanation(view: PredictionView, width: int) -> Iterator[Text]:
+def explanation_lines(explanation: Explanation, width: int) -> Iterator[Text]:
     """Where the time goes, then every constant with the number of its source."""
-    if view.explanation is None:
-        return
     yield Text()
-    yield from table_lines(tables.kinds_table(view.explanation, most=_KINDS), width)
-    every = dict.fromkeys(constant.source for constant in view.explanation.constants)
+    yield from table_lines(tables.kinds_table(explanation, most=_KINDS), width)
+    every = dict.fromkeys(constant.source for constant in explanation.constants)
     marks = {source: f"[{place}]" for place, source in enumerate(every, 1)}
     yield Text()
-    yield from table_lines(tables.constants_table(view.explanation, lambda source: marks[source]), width)
+    yield from table_lines(tables.constants_table(explanation, lambda source: marks[source]), width)
     yield Text()
     for source, mark in marks.items():
         yield from paragraph(one_line(source), width, bullet=f"{mark:<5}")

@@ -87,7 +87,8 @@ def _titled(title: str, lines: Iterable[Text]) -> Iterator[Text]:
 
 def _about(view: RunView) -> list[str]:
     run, environment = view.run, view.run.environment
-    about = [f"{run.status}, {run.created:%Y-%m-%d %H:%M} UTC", view.device.get("name") or "unknown device"]
+    status = "simulated, not measured" if run.simulated else run.status
+    about = [f"{status}, {run.created:%Y-%m-%d %H:%M} UTC", view.device.get("name") or "unknown device"]
     if view.device.get("type") == "cpu" and environment.get("threads"):
         about.append(format.plural(environment["threads"], "thread"))
     if environment.get("torch"):
@@ -254,7 +255,8 @@ def comparison_lines(
         return
     for letter, side in zip("AB", view.sides, strict=True):
         more = f" and {len(side) - 1} more" if len(side) > 1 else ""
-        yield Text(f"{letter}  {format.name(str(side[0].run.path))}{more}", style="bold")
+        simulated = " (simulated)" if any(run.run.simulated for run in side) else ""
+        yield Text(f"{letter}  {format.name(str(side[0].run.path))}{more}{simulated}", style="bold")
     if view.networks_differ:
         yield from (Text(), *paragraph(view.networks_differ, width))
     for part in view.stages.values():

@@ -14,7 +14,7 @@ AWAITED = "torch.optim.optimizer"
 HERE = os.path.dirname(os.path.abspath(__file__))
 
 
-class Waiting:
+class OptimizerImport:
     """Looks on while modules are imported, and steps aside when the awaited one is."""
 
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
@@ -75,6 +75,6 @@ def _run_hidden() -> None:
 
 
 if "LAPTIME_RUN" in os.environ:
-    sys.meta_path.insert(0, Waiting())
+    sys.meta_path.insert(0, OptimizerImport())
 if __name__ == "sitecustomize":
     _run_hidden()

@@ -158,7 +158,7 @@ def _outcomes(
         wait(under_way)  # a minute where a server sends nothing
 
 
-def _check_complete(done: Sequence[Outcome], plan: Plan, remote: Remote) -> None:
+def _check_complete(done: Sequence[Outcome], plan: SyncPlan, remote: Remote) -> None:
     failed = [outcome for outcome in done if isinstance(outcome, RemoteError)]
     if failed:
         more = f" (and {len(failed) - 1} more)" if len(failed) > 1 else ""
@@ -174,7 +174,7 @@ def _check_complete(done: Sequence[Outcome], plan: Plan, remote: Remote) -> None
 
 
 @dataclass(slots=True, kw_only=True)
-class Plan:
+class SyncPlan:
     """What is below some folders of the remote one; names are those that files get below the target."""
 
     remote: Remote
@@ -255,7 +255,7 @@ def refusal(name: str) -> str | None:
 
 def _survey(
     remote: Remote, classes: Sequence[str], pool: ThreadPoolExecutor, pause: Pause, *, again: bool = True
-) -> Plan:
+) -> SyncPlan:
     """What `classes` hold, or all of the classes; a failure that may pass is tried a second time."""
     try:
         return _plan(remote, classes, pool)
@@ -266,9 +266,9 @@ def _survey(
         return _survey(remote, classes, pool, pause, again=False)
 
 
-def _plan(remote: Remote, classes: Sequence[str], pool: ThreadPoolExecutor) -> Plan:
+def _plan(remote: Remote, classes: Sequence[str], pool: ThreadPoolExecutor) -> SyncPlan:
     """Classes are listed side by side, since a listing is mostly waiting."""
-    plan = Plan(remote=remote)
+    plan = SyncPlan(remote=remote)
     folders = plan.folders(remote.root)
     if "train" in folders:
         parts = [(part, folders[part].path) for part in _PARTS if part in folders]
