@@ -32,6 +32,8 @@ def test_a_plan_is_read_as_it_is_described():
 def test_sharded_shares_one_copy_of_the_parameters():
     assert Plan.of("sharded", workers=16).shards == 16
     assert Plan.of("sharded,shards=8", workers=16).shards == 8
+    assert Plan.of("sharded,data=8", workers=8).shards == 8
+    assert Plan.of("model,stages=4,data=2", workers=8).micro_batches == 8
     assert with_workers(Plan.of("sharded", workers=16), 32).shards == 32
 
 

@@ -161,12 +161,11 @@ def _complete(given: dict[str, Any], workers: int) -> None:
     if given["strategy"] == "hybrid" and "stages" not in given and "feature" not in given:
         given["stages"] = 2
     missing = own if own is not None and own not in given else "data"
-    if missing in given:
-        return
-    named = math.prod(given.get(name, 1) for name in ("data", "stages", "feature"))
-    if named < 1 or workers % named:
-        raise PlanError(f"{workers} workers cannot be divided by {named}; change a degree or the workers")
-    given[missing] = workers // named
+    if missing not in given:
+        named = math.prod(given.get(name, 1) for name in ("data", "stages", "feature"))
+        if named < 1 or workers % named:
+            raise PlanError(f"{workers} workers cannot be divided by {named}; change a degree or the workers")
+        given[missing] = workers // named
     if given["strategy"] == "sharded":
         given.setdefault("shards", given.get("data", 1))
     if given.get("stages", 1) > 1:

@@ -49,6 +49,7 @@ class FeatureSplit:
 
     workload: Workload
     linear: frozenset[str]  # layers that are split
+    kept_shares: Mapping[str, float]  # of a layer's activations that a rank keeps; 1 where not given
     forward_bytes: Mapping[str, float]
     backward_bytes: Mapping[str, float]
 
@@ -84,6 +85,8 @@ def split_features(workload: Workload, ranks: int, *, sequence: bool) -> Feature
     return FeatureSplit(
         workload=replace(workload, operations=operations),
         linear=frozenset(linear),
+        # Without `sequence`, what follows a product by rows is kept whole by all.
+        kept_shares={layer: 1 / ranks for layer in linear if sequence or layer not in rows},
         forward_bytes=forward,
         backward_bytes=backward,
     )

@@ -21,7 +21,7 @@ class RankMemory:
     gradients: float
     state: float  # of the optimizer
     activations: float
-    gathered: float  # whole parameters of the blocks that run, of sharded networks
+    gathered: float  # autocast's copies of parameters; of sharded networks, the blocks that run
     inputs: float
 
     @property
@@ -63,7 +63,7 @@ def memory_of(work: RankWork, workload: Workload, plan: Plan) -> RankMemory:
                 gradients=whole.gradients * static,
                 state=whole.state * static * plan.shards / max(plan.shards, plan.state_shards),
                 activations=_activations(rank, parts, plan),
-                gathered=_gathered(layers, plan),
+                gathered=_gathered(layers, plan) if plan.shards > 1 else _copies(layers),
                 inputs=whole.inputs * work.batch / workload.batch,
             )
         )
@@ -102,9 +102,11 @@ def _activations(rank: int, parts: Sequence[Sequence[LayerWork]], plan: Plan) ->
     return total
 
 
+def _copies(layers: Sequence[LayerWork]) -> float:
+    return sum(layer.copied_bytes for layer in layers)
+
+
 def _gathered(layers: Sequence[LayerWork], plan: Plan) -> float:
-    if plan.shards == 1:
-        return 0.0
     blocks: dict[str, float] = {}
     for layer in layers:
         blocks[layer.block] = blocks.get(layer.block, 0.0) + layer.parameters * plan.parameter_bytes

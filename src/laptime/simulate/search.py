@@ -91,7 +91,7 @@ def search(
 ) -> Search:
     """Every plan that divides, on each cluster with 1, 2, 4, … nodes, or on exactly so many workers.
 
-    No more than `most` are considered.
+    No more than `most` are considered, as many on each number of nodes.
     """
     if type(global_batch) is not int or global_batch < 1:
         raise PlanError(f"the batch of an update is {global_batch!r}; give a whole number above 0")
@@ -99,13 +99,14 @@ def search(
         raise PlanError(f"the deadline is {deadline_s:g} s; give more than 0")
     kept: list[Simulation] = []
     considered = too_large = slower = 0
-    for cluster in clusters:
-        for part in _sizes(cluster, workers):
-            found = _best(workload, part, global_batch, run, workers, most - considered)
-            considered += found.considered
-            too_large += found.too_large
-            slower += found.slower
-            kept += found.plans
+    parts = [part for cluster in clusters for part in _sizes(cluster, workers)]
+    for place, part in enumerate(parts):
+        share = (most - considered) // (len(parts) - place)
+        found = _best(workload, part, global_batch, run, workers, share)
+        considered += found.considered
+        too_large += found.too_large
+        slower += found.slower
+        kept += found.plans
     if not considered:
         raise PlanError(
             f"no plan divides {global_batch} samples over these clusters; give another batch, such as "

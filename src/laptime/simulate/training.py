@@ -160,8 +160,10 @@ class Simulation:
         for rank in self.step.ranks:
             for account, each in rank.accounts().items():
                 seconds[account] = seconds.get(account, 0.0) + each / len(self.step.ranks)
-        seconds[Account.COMMUNICATION] = seconds.get(Account.COMMUNICATION, 0.0) + self.waiting_s
         seconds[Account.DATA_WAIT] = self.data_wait_s
+        # What is left: waits for slow ranks and for servers, averages of `local`.
+        waiting_s = self.step_s - sum(seconds.values())
+        seconds[Account.COMMUNICATION] = seconds.get(Account.COMMUNICATION, 0.0) + waiting_s
         return {account: value for account, value in seconds.items() if value}
 
     @property
@@ -295,7 +297,8 @@ def served(work: RankWork, step: PlayedStep, plan: Plan, fabric: Fabric, run: Tr
     over_s = size / bandwidth + link.latency_s
     applied_s = sum(layer.update_s for layer in work.layers)
     spread = float(np.hypot(SPREAD, run.jitter))
-    paces = [WorkerPace(step_s=step.step_s, spread=spread) for _ in range(count)]
+    computing_s = step.step_s - applied_s  # the server updates, not the worker
+    paces = [WorkerPace(step_s=computing_s, spread=spread) for _ in range(count)]
     return play_exchanges(
         paces,
         ServerLink(

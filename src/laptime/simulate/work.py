@@ -14,6 +14,7 @@ from laptime.hardware import Device
 from laptime.model import LOSS_LAYER, Phase, Workload
 from laptime.model.constants import Source
 from laptime.model.plan import Plan
+from laptime.ops.registry import kind_named
 from laptime.ops.rescaling import rescaled
 from laptime.simulate.features import block_of, split_features
 
@@ -34,6 +35,7 @@ class LayerWork:
     parameters: int  # elements of this rank's part, before sharding
     output_bytes: float  # what the next layer gets
     kept_bytes: float  # from the forward for the backward pass
+    copied_bytes: float = 0.0  # of its parameters in the type of autocast, until the backward pass is over
     forward_bytes: float = 0.0  # exchanged after its forward pass by ranks that split features
     backward_bytes: float = 0.0  # and after its backward pass
     experts: bool = False  # holds experts: its input and output go to the ranks that have them
@@ -91,7 +93,8 @@ def _rank_work(
     host_s = sum(seconds.pop(_HOST, {}).values())
     order = [*(name for name in parts.layers if name in seconds)]
     order += [name for name in seconds if name not in order]
-    facts = layer_facts(parts)
+    facts = layer_facts(sized)
+    shares = split.kept_shares if split else {}
     layers = tuple(
         LayerWork(
             name=name,
@@ -101,9 +104,10 @@ def _rank_work(
             forward_bytes=split.forward_bytes.get(name, 0.0) if split else 0.0,
             backward_bytes=split.backward_bytes.get(name, 0.0) if split else 0.0,
             experts="expert" in name,
-            parameters=facts[name].parameters,
+            parameters=facts[name].parameters // (feature if split and name in split.linear else 1),
             output_bytes=facts[name].output_bytes,
-            kept_bytes=facts[name].kept_bytes,
+            kept_bytes=facts[name].kept_bytes * shares.get(name, 1.0),
+            copied_bytes=facts[name].copied_bytes / (feature if split and name in split.linear else 1),
         )
         for name in order
     )
@@ -124,23 +128,34 @@ class LayerFacts:
     parameters: int = 0
     output_bytes: float = 0.0
     kept_bytes: float = 0.0
+    copied_bytes: float = 0.0
 
 
 def layer_facts(workload: Workload) -> dict[str, LayerFacts]:
-    """Parameters, output and kept bytes of each layer."""
+    """Parameters, output, kept bytes and autocast's copies of each layer."""
     facts: dict[str, LayerFacts] = defaultdict(LayerFacts)
+    weights = {
+        (operation.layer, size)
+        for operation in workload.phase(Phase.FORWARD)
+        for size in kind_named(operation.kind).weights(operation.sizes)
+    }
     alive = 0
     for operation in workload.operations:
         layer = facts[operation.layer]
         if operation.phase is Phase.UPDATE:
             layer.parameters += operation.sizes["params"]
         elif operation.phase is Phase.FORWARD:
-            layer.kept_bytes += max(0, operation.alive - alive)
+            more = max(0, operation.alive - alive)
+            if operation.name == "aten._to_copy" and (operation.layer, operation.sizes["n"]) in weights:
+                layer.copied_bytes += min(more, operation.written)
+                more -= min(more, operation.written)
+            layer.kept_bytes += more
             layer.output_bytes = float(operation.written)
             alive = operation.alive
     kept = sum(layer.kept_bytes for layer in facts.values())
+    whole = workload.memory.activations - sum(layer.copied_bytes for layer in facts.values())
     for layer in facts.values():  # what is freed again within the pass is not kept
-        layer.kept_bytes *= min(1.0, workload.memory.activations / kept) if kept else 0.0
+        layer.kept_bytes *= min(1.0, max(0.0, whole) / kept) if kept else 0.0
     return facts
 
 

@@ -75,6 +75,8 @@ def prediction_target(subject: Any, options: NetworkOptions) -> PredictionTarget
         from laptime.estimate.run_correction import workload_of
 
         options.refuse("a run", "mode")
+        if subject.simulated:  # nothing was measured that could correct a prediction
+            return _kept(workload_of(subject), mode=options.mode)
         return _kept(workload_of(subject), run=subject, mode=options.mode)
     if isinstance(subject, Workload):
         options.refuse("a saved workload")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 from laptime.files.text import one_line
 from laptime.render.html.page import Page, Section, Tile
@@ -11,6 +12,7 @@ from laptime.simulate.training import Simulation
 from laptime.views.figures.plan_frontier import plan_frontier
 from laptime.views.format import figures, long_duration, plural
 from laptime.views.plan_search import search_table, search_words
+from laptime.views.table import Table, text_of
 
 ASSUMED = (
     "Plans are ranked by the unfavourable end of their intervals.",
@@ -19,8 +21,8 @@ ASSUMED = (
 )
 
 
-def plan_page(found: Search) -> Page:
-    """What a search found."""
+def plan_page(found: Search, most: int) -> Page:
+    """What a search among at most so many plans found."""
     first = found.fastest
     epochs = plural(first.epochs or 1, "epoch")
     return Page(
@@ -30,9 +32,9 @@ def plan_page(found: Search) -> Page:
         sections=[
             section
             for section in (
-                Section.of("frontier-section", "Time and money", plan_frontier(found)),
-                Section.of("plans", "Plans", search_table(found, every=True)),
-                Section.of("limits", "What it rests on", bullets=(*_told(found), *ASSUMED)),
+                Section.of("best", "Fastest and cheapest", plan_frontier(found)),
+                Section.of("plans", "Plans", _broken(search_table(found, every=True))),
+                Section.of("limits", "What it rests on", bullets=(*_told(found, most), *ASSUMED)),
             )
             if not section.empty
         ],
@@ -45,7 +47,7 @@ def _tiles(found: Search) -> Iterator[Tile]:
         yield _tile("cheapest", found.cheapest)
     if found.deadline_s is None:
         return
-    name = f"cheapest within {long_duration(found.deadline_s)}"
+    name = f"cheapest within {found.deadline_s / 3600:,.4g} h"
     if found.cheapest_in_time is not None:
         yield _tile(name, found.cheapest_in_time)
     elif found.cheapest is None:
@@ -60,9 +62,23 @@ def _tile(name: str, made: Simulation) -> Tile:
     if made.dollars is not None:
         value += f", ${figures(highest_price(made))}"
     where = f"{plural(made.plan.workers, 'device')} of {made.cluster.name}"
-    return Tile(name=name, value=f"≤ {value}", note=one_line(f"{made.plan.describe()} on {where}"))
+    return Tile(
+        name=name, value=f"≤ {value}", note=one_line(f"{_breakable(made.plan.describe())} on {where}")
+    )
 
 
-def _told(found: Search) -> list[str]:
+def _breakable(plan: str) -> str:
+    """A plan's text, which a narrow page may break after each degree."""
+    return plan.replace(",", ", ")
+
+
+def _broken(table: Table) -> Table:
+    return replace(table, rows=[[_breakable(text_of(row[0])), *row[1:]] for row in table.rows])
+
+
+def _told(found: Search, most: int) -> Iterator[str]:
     """What became of the plans, and what limits the fastest."""
-    return [search_words(found)[-1], f"the fastest is limited by {found.fastest.bottleneck}"]
+    yield search_words(found)[-1]
+    if found.considered >= most:
+        yield f"there are more plans than the {most:,} of one question; ask for fewer nodes or one cluster"
+    yield f"the fastest is limited by {found.fastest.bottleneck}"

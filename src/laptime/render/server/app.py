@@ -29,7 +29,7 @@ from starlette.types import ASGIApp
 
 from laptime.errors import LaptimeError
 from laptime.files.text import one_line
-from laptime.render.html import comparison_page, plan_page, run_page
+from laptime.render.html import comparison_page, run_page
 from laptime.render.server import listing, pages
 from laptime.render.server.guard import Guard, Token
 from laptime.render.server.index import Index, RunEntry
@@ -246,7 +246,7 @@ class Dashboard:
         if query:
             try:
                 found = await self._searching.once(
-                    repr(sorted(query.items())), lambda: plan_page.plan_page(self._planning.answer(query))
+                    repr(sorted(query.items())), lambda: self._planning.page(query)
                 )
                 shown["page"] = found
             except LaptimeError as error:

@@ -10,17 +10,19 @@ from functools import lru_cache
 from typing import Any
 
 from laptime import hardware
-from laptime.errors import PlanError, UnknownNetwork
+from laptime.errors import PlanError
 from laptime.estimate.whatif import PRECISIONS
 from laptime.files.text import one_line
 from laptime.hardware.cluster import THIS_MACHINE, Cluster
 from laptime.model import Workload
 from laptime.model.plan import Plan
+from laptime.render.html.page import Page
+from laptime.render.html.plan_page import plan_page
 from laptime.render.server.predicting import BATCH, Networks
 from laptime.simulate.search import Search, search
 from laptime.simulate.training import TrainingRun, simulate
 
-MOST = 3000  # plans of one question: about ten seconds of one core
+MOST = 2000  # plans of one question: some ten seconds of one core
 LIMITS: Mapping[str, tuple[int, int]] = {
     "nodes": (1, 4096),
     "global_batch": (1, 1_048_576),
@@ -52,6 +54,10 @@ class Planning:
             "usual": dict(USUAL),
             "most": MOST,
         }
+
+    def page(self, query: Mapping[str, str]) -> Page:
+        """The answer as it is shown."""
+        return plan_page(self.answer(query), MOST)
 
     def answer(self, query: Mapping[str, str]) -> Search:
         """What a search finds; an error in one line where the question cannot be answered."""
@@ -91,7 +97,9 @@ class Planning:
         if self._networks is None:
             raise PlanError("no network can be read without torch; install it where `laptime serve` runs")
         if len(network) > _LONGEST or network not in self._networks:
-            raise UnknownNetwork(one_line(network)[:_LONGEST], list(self._networks))
+            near = difflib.get_close_matches(network[:_LONGEST], list(self._networks), n=1)
+            hint = f"did you mean {near[0]}?" if near else "choose one of the list"
+            raise PlanError(f"no network is called {_short(network)}; {hint}")
         return self._networks[network](BATCH, precision)
 
 
