@@ -174,7 +174,8 @@ def by_resources(workers, link, updates, bound):
         read = 0
         for compute_s in pace.times(updates, np.random.default_rng([5, number])):
             yield env.timeout(compute_s)
-            yield from occupy(up, link.push_s)
+            if not pace.near:
+                yield from occupy(up, link.push_s)
             yield from occupy(processor, link.apply_s)
             version[0] += 1
             done[number] += 1
@@ -186,7 +187,8 @@ def by_resources(workers, link, updates, bound):
                 waiting.append(env.event())
                 yield waiting[-1]
             read = version[0]
-            yield from occupy(down, link.pull_s)
+            if not pace.near:
+                yield from occupy(down, link.pull_s)
 
     for number, pace in enumerate(workers):
         env.process(work(number, pace))
@@ -195,6 +197,7 @@ def by_resources(workers, link, updates, bound):
 
 
 @pytest.mark.parametrize("bound", [None, 1, 4])
+@pytest.mark.parametrize("near", [0, 3])  # workers on the server's host, whose gradients overtake the others
 @pytest.mark.parametrize(
     "link",
     [
@@ -204,8 +207,10 @@ def by_resources(workers, link, updates, bound):
         ServerLink(push_s=0.02, pull_s=0.03, apply_s=0.25),
     ],
 )
-def test_queues_that_are_computed_are_those_that_are_played(link, bound):
-    workers = [WorkerPace(step_s=1.0, spread=0.3, slowdown=3.0 if n == 2 else 1.0) for n in range(8)]
+def test_queues_that_are_computed_are_those_that_are_played(link, near, bound):
+    workers = [
+        WorkerPace(step_s=1.0, spread=0.3, slowdown=3.0 if n == 2 else 1.0, near=n < near) for n in range(8)
+    ]
     played = play(workers, link, updates=40, staleness=bound, seed=5)
     rows = by_resources(workers, link, 40, bound)
     assert played.at_s == pytest.approx([row[0] for row in rows])

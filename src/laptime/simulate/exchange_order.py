@@ -17,6 +17,7 @@ import simpy
 from numpy.typing import NDArray
 
 from laptime.errors import PlanError
+from laptime.simulate.shared_cores import CoresAtWork, Job, SharedCores
 
 Kind = Literal["served", "synchronous", "local"]
 Floats = NDArray[np.float64]
@@ -36,6 +37,8 @@ class WorkerPace:
     slowdown: float = 1.0  # times as long
     spread: float = 0.0  # standard deviation over the mean
     near: bool = False  # on the host of the server: no link between them
+    ranks: int = 1  # that compute a gradient together, each on a core
+    call_s: float = 0.0  # of one core, for each exchange with a server, beside the link
 
     def __post_init__(self) -> None:
         for name, least in (("step_s", 0.0), ("slowdown", 0.0), ("spread", -math.inf)):
@@ -49,6 +52,10 @@ class WorkerPace:
     def mean_s(self) -> float:
         """Of a gradient."""
         return self.step_s * self.slowdown
+
+    def job(self, seconds: float) -> Job:
+        """So many seconds of shared cores; a slow worker takes no more than a part of one."""
+        return Job(seconds=seconds, most=1 / self.slowdown, ranks=self.ranks)
 
     def times(self, steps: int, generator: np.random.Generator) -> Iterator[float]:
         """So many gradients, each with the seconds it takes."""
@@ -198,22 +205,31 @@ def play(
     staleness: int | None,
     seed: int,
     validation: ValidationPause | None = None,
+    cores: SharedCores | None = None,
 ) -> ExchangeOrder:
     """Training with parameter servers, `updates` gradients from each worker.
 
     A worker computes, pushes, waits for the update and for the parameters, and begins again: nothing of it
     overlaps. With a bound on `staleness` the server answers a worker that is further ahead of the slowest
-    only when that one has caught up. With 0 it applies the mean of all workers' gradients once.
+    only when that one has caught up. With 0 it applies the mean of all workers' gradients once. Workers have
+    cores of their own, unless they share `cores`.
     """
     _check(workers, updates)
     if staleness is not None and staleness < 0:
         raise PlanError(f"staleness is {staleness}; give 0 or more, or None for no bound")
     env = simpy.Environment()
     server = _Server(env, link, paces=workers, staleness=staleness)
-    working = [
-        env.process(_work(env, server, number, pace.times(updates, generator), validation))
-        for number, (pace, generator) in enumerate(zip(workers, _generators(workers, seed), strict=True))
-    ]
+    shared = None if cores is None else CoresAtWork(env, cores)
+    working = []
+    for number, (pace, generator) in enumerate(zip(workers, _generators(workers, seed), strict=True)):
+        times = pace.times(updates, generator)
+        pause = validation if number == 0 else None
+        work = (
+            _work(env, server, number, pace, times, pause)
+            if shared is None
+            else _work_on(shared, env, server, number, pace, times, pause)
+        )
+        working.append(env.process(work))
     env.run()
     return ExchangeOrder(
         kind="served",
@@ -238,6 +254,8 @@ class _Server:
         self._push_s, self._pull_s = link.push_s / link.servers, link.pull_s / link.servers
         self._apply_s = link.apply_s / link.servers
         self._near = [pace.near for pace in paces]
+        # Over one link gradients arrive in the order in which they are sent; past it, others come sooner.
+        self.in_order = len(set(self._near)) == 1
         self._up_free_s = self._down_free_s = self._processor_free_s = 0.0
         self._version = 0
         self._done = [0] * workers  # updates of each worker
@@ -251,9 +269,20 @@ class _Server:
         self._made: list[int] = []
         self._answered: list[float] = []
 
-    def exchange(self, worker: int, read: int) -> tuple[float, int] | simpy.Event:
-        """Send a gradient now. When its answer is there and which version that has, or an event of both."""
-        row, arrived_s = len(self._at), self._push(worker, self._env.now)
+    def push(self, worker: int) -> float:
+        """Send a gradient now: when it arrives."""
+        now_s = self._env.now
+        if self._near[worker]:
+            return now_s
+        self._up_free_s = max(now_s, self._up_free_s) + self._push_s
+        return max(self._up_free_s, now_s + self._link.worker_push_s)
+
+    def exchange(self, worker: int, read: int, arrived_s: float) -> tuple[float, int] | simpy.Event:
+        """Apply a gradient. When its answer is there and which version that has, or an event of both.
+
+        Called in the order in which gradients arrive, but not necessarily when they do.
+        """
+        row = len(self._at)
         self._worker.append(worker)
         self._step.append(self._done[worker])
         self._read.append(read)
@@ -303,12 +332,6 @@ class _Server:
         for row, event in reversed(held):
             event.succeed(self._answer(row, at_s))
 
-    def _push(self, worker: int, now_s: float) -> float:
-        if self._near[worker]:
-            return now_s
-        self._up_free_s = max(now_s, self._up_free_s) + self._push_s
-        return max(self._up_free_s, now_s + self._link.worker_push_s)
-
     def _apply(self, arrived_s: float) -> float:
         self._processor_free_s = max(arrived_s, self._processor_free_s) + self._apply_s
         self._version += 1
@@ -339,20 +362,58 @@ def _work(
     env: simpy.Environment,
     server: _Server,
     number: int,
+    pace: WorkerPace,
     times: Iterator[float],
-    validation: ValidationPause | None,
+    pause: ValidationPause | None,
 ) -> Generator[simpy.Event, Any, WorkerTime]:
-    """A worker from its first gradient to its last."""
+    """A worker from its first gradient to its last, on a core of its own."""
     version, ready_s, computing_s, validating_s = 0, 0.0, 0.0, 0.0
-    pause = validation if number == 0 else None
     for done, compute_s in enumerate(times, start=1):
-        computing_s += compute_s
-        yield env.timeout(max(0.0, ready_s + compute_s - env.now))
-        answer = server.exchange(number, version)
+        computing_s += compute_s + pace.call_s
+        yield env.timeout(max(0.0, ready_s + compute_s + pace.call_s - env.now))
+        arrives_s = server.push(number)
+        if not server.in_order:
+            yield env.timeout(arrives_s - env.now)
+        answer = server.exchange(number, version, arrives_s)
         ready_s, version = (yield answer) if isinstance(answer, simpy.Event) else answer
         if pause is not None and done % pause.every == 0:
             ready_s += pause.seconds
             validating_s += pause.seconds
+    return WorkerTime(
+        computing_s=computing_s, waiting_s=ready_s - computing_s - validating_s, validating_s=validating_s
+    )
+
+
+def _work_on(
+    cores: CoresAtWork,
+    env: simpy.Environment,
+    server: _Server,
+    number: int,
+    pace: WorkerPace,
+    times: Iterator[float],
+    pause: ValidationPause | None,
+) -> Generator[simpy.Event, Any, WorkerTime]:
+    """The same on cores that others compute on, too."""
+    version, ready_s, computing_s, validating_s = 0, 0.0, 0.0, 0.0
+    call = Job(seconds=pace.call_s, most=1 / pace.slowdown)
+    for done, compute_s in enumerate(times, start=1):
+        yield env.timeout(max(0.0, ready_s - env.now))
+        begun_s = env.now
+        yield cores.compute(pace.job(compute_s / pace.slowdown))
+        if pace.call_s:
+            yield cores.compute(call)
+        computing_s += env.now - begun_s
+        arrives_s = server.push(number)
+        if not server.in_order:
+            yield env.timeout(arrives_s - env.now)
+        answer = server.exchange(number, version, arrives_s)
+        ready_s, version = (yield answer) if isinstance(answer, simpy.Event) else answer
+        if pause is not None and done % pause.every == 0:
+            yield env.timeout(max(0.0, ready_s - env.now))
+            begun_s = env.now
+            yield cores.compute(pace.job(pause.seconds))
+            ready_s = env.now
+            validating_s += ready_s - begun_s
     return WorkerTime(
         computing_s=computing_s, waiting_s=ready_s - computing_s - validating_s, validating_s=validating_s
     )
@@ -368,6 +429,7 @@ def synchronous(
     updates: int,
     seed: int,
     validation: ValidationPause | None = None,
+    cores: SharedCores | None = None,
 ) -> ExchangeOrder:
     """One update a step from the mean gradient, at the slowest worker's end and `exchange_s` later.
 
@@ -375,8 +437,10 @@ def synchronous(
     """
     _check(workers, updates)
     times = _drawn(workers, updates, seed)  # (workers, updates)
+    if cores is not None:
+        times = np.stack([_ends(workers, step, cores) for step in _core_seconds(workers, times).T], axis=1)
     lengths = times.max(axis=0) + exchange_s
-    pauses = _pauses(updates, validation)
+    pauses = _pauses(workers, updates, validation, cores)
     before = np.concatenate([[0.0], pauses[:-1].cumsum()])
     at_s = np.repeat(lengths.cumsum() + before, len(workers))
     steps = np.repeat(np.arange(updates), len(workers))
@@ -402,6 +466,7 @@ def local(
     average_every: int,
     seed: int,
     validation: ValidationPause | None = None,
+    cores: SharedCores | None = None,
 ) -> ExchangeOrder:
     """Workers update their own parameters, and average them every `average_every` updates.
 
@@ -411,18 +476,23 @@ def local(
     if average_every < 1:
         raise PlanError(f"average_every is {average_every}; give 1 or more")
     times = _drawn(workers, updates, seed)
-    at_s, pauses = np.empty_like(times), _pauses(updates, validation)
-    begun_s = np.zeros(len(workers))
-    for step in range(updates):
-        at_s[:, step] = begun_s + times[:, step]
-        if (step + 1) % average_every == 0:
-            at_s[:, step] = at_s[:, step].max() + exchange_s
-        begun_s = at_s[:, step]
-        if validation is not None and (step + 1) % validation.every == 0:
-            begun_s = np.full(len(workers), begun_s.max() + pauses[step])
+    at_s, pauses = np.empty_like(times), _pauses(workers, updates, validation, cores)
+    meetings = [*range(average_every, updates, average_every), updates]
+    if validation is not None:
+        meetings = sorted({*meetings, *range(validation.every, updates, validation.every)})
+    begun_s, first = 0.0, 0
+    for last in meetings:  # updates until all wait for each other
+        parts = times[:, first:last]
+        if cores is not None:  # their shares change meanwhile; each update gets its part of the whole
+            ends = _ends(workers, _core_seconds(workers, parts).sum(axis=1), cores)
+            parts *= (ends / parts.sum(axis=1))[:, None]
+        at_s[:, first:last] = begun_s + parts.cumsum(axis=1)
+        if last % average_every == 0:
+            at_s[:, last - 1] = at_s[:, last - 1].max() + exchange_s
+        begun_s, first = at_s[:, last - 1].max() + pauses[last - 1], last
     steps, numbers = np.meshgrid(np.arange(updates), np.arange(len(workers)))
     order = np.lexsort((numbers.ravel(), steps.ravel(), at_s.ravel()))
-    waiting = begun_s.max() - pauses.sum() - times.sum(axis=1)
+    waiting = begun_s - pauses.sum() - times.sum(axis=1)
     ordered_s, ordered_steps = at_s.ravel()[order], steps.ravel()[order]
     return ExchangeOrder(
         kind="local",
@@ -436,6 +506,18 @@ def local(
         average_every=average_every,
         validation=validation,
     )
+
+
+def _core_seconds(workers: Sequence[WorkerPace], times: Floats) -> Floats:
+    """What gradients take of a core, as fast as it goes."""
+    seconds: Floats = times / np.array([[pace.slowdown] for pace in workers])
+    return seconds
+
+
+def _ends(workers: Sequence[WorkerPace], seconds: Floats, cores: SharedCores) -> Floats:
+    """When each worker has had so many seconds of a core, if all begin at once."""
+    jobs = [pace.job(each) for pace, each in zip(workers, seconds.tolist(), strict=True)]
+    return np.array(cores.ends(jobs))
 
 
 def _check(workers: Sequence[WorkerPace], updates: int) -> None:
@@ -454,11 +536,18 @@ def _drawn(workers: Sequence[WorkerPace], updates: int, seed: int) -> Floats:
     return np.array([list(p.times(updates, g)) for p, g in zip(workers, generators, strict=True)])
 
 
-def _pauses(updates: int, validation: ValidationPause | None) -> Floats:
+def _pauses(
+    workers: Sequence[WorkerPace],
+    updates: int,
+    validation: ValidationPause | None,
+    cores: SharedCores | None,
+) -> Floats:
     """Seconds of validation after each step."""
     pauses = np.zeros(updates)
     if validation is not None:
-        pauses[validation.every - 1 :: validation.every] = validation.seconds
+        seconds = np.full(len(workers), validation.seconds)
+        longest = seconds if cores is None else _ends(workers, seconds, cores)
+        pauses[validation.every - 1 :: validation.every] = longest.max()
     return pauses
 
 
