@@ -204,7 +204,7 @@ def simulate(
 ) -> Simulation:
     """A training on a cluster that need not be here, played on a virtual clock.
 
-    subject   as for `predict`
+    subject   as for `predict`; the layer times of a run correct those that are predicted
     cluster   a name of `laptime devices --clusters`, a file of your own, or a `Cluster`
     parallel  a `Plan`, or its text: "data", "sharded", "model,stages=4", "hybrid,stages=4,feature=8",
               "asynchronous", "mixed,groups=4", "local"; what degrees leave of the workers is data parallel
@@ -239,7 +239,7 @@ def simulate(
     run = TrainingRun(
         steps=steps, samples=samples, epochs=epochs, jitter=jitter, checkpoint_every_s=every_s, seed=seed
     )
-    made = play(work, entry, plan, batch=size, run=run)
+    made = play(work, entry, plan, batch=size, run=run, correction=target.correction())
     if out is not None:
         write_run(made, Path(out), workload=work)
     return made

@@ -34,9 +34,7 @@ def main(run: str, counters: str, interval: float, fan: int) -> None:
             writer.flush()
             count(1, before)
 
-    threading.Thread(target=flush_for_ever, daemon=True).start()
     number = 0
-    print("ready", flush=True)
     while True:
         writer.append(
             "layers", schema.layers.table([a_layer_time(number, "conv"), a_layer_time(number, "fc")])
@@ -44,6 +42,10 @@ def main(run: str, counters: str, interval: float, fan: int) -> None:
         writer.append("steps", schema.steps.table([a_step(number)]))
         number += 1
         count(0, number)
+        if number == 1:  # the first flush imports what it needs, which takes longer than all that follows
+            writer.flush()
+            threading.Thread(target=flush_for_ever, daemon=True).start()
+            print("ready", flush=True)
 
 
 if __name__ == "__main__":

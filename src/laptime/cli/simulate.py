@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from rich.text import Text
 
     from laptime.estimate.explain import Explanation
+    from laptime.estimate.run_correction import Correction
     from laptime.hardware import Cluster
     from laptime.model import Workload
     from laptime.model.plan import Plan
@@ -119,6 +120,7 @@ def simulate(
             run=run,
             sample_bytes=sample_bytes or 0.0,
             storage=storage,
+            correction=target.correction(),
         )
         if search:
             return _searched(asked, global_batch, within, every)
@@ -160,6 +162,7 @@ class _AskedPlans:
     run: TrainingRun
     sample_bytes: float
     storage: str | None
+    correction: Correction | None  # by the run that is the target
 
     def played(self) -> Iterator[_Played]:
         """In the order of the clusters, then of the plans."""
@@ -198,7 +201,8 @@ class _Played:
         from laptime.simulate.training import simulate
 
         workload = asked.target.read(batch)
-        made = simulate(workload, cluster, plan, batch=batch, run=asked.fed(cluster, plan, batch))
+        run = asked.fed(cluster, plan, batch)
+        made = simulate(workload, cluster, plan, batch=batch, run=run, correction=asked.correction)
         return cls(asked=asked, workload=workload, made=made)
 
     def again(self, plan: Plan, batch: int) -> Simulation:
@@ -206,14 +210,21 @@ class _Played:
         from laptime.simulate.training import simulate
 
         run = self.asked.fed(self.made.cluster, plan, batch)
-        return simulate(self.workload, self.made.cluster, plan, batch=batch, run=run)
+        correction = self.asked.correction
+        return simulate(self.workload, self.made.cluster, plan, batch=batch, run=run, correction=correction)
 
     def one_device(self) -> float:
         """Samples a second of one device of the cluster with the batch of a replica."""
         from laptime.model.plan import Plan
         from laptime.simulate.training import simulate
 
-        return simulate(self.workload, self.made.cluster, Plan(), batch=self.made.batch).samples_per_s
+        return simulate(
+            self.workload,
+            self.made.cluster,
+            Plan(),
+            batch=self.made.batch,
+            correction=self.asked.correction,
+        ).samples_per_s
 
     def diagnosis(self) -> Any:
         from laptime.simulate.remedies import diagnose
@@ -308,6 +319,7 @@ def _searched(asked: _AskedPlans, global_batch: int | None, within: float | None
         run=asked.run,
         workers=asked.workers,
         deadline_s=None if within is None else within * 3600,
+        correction=asked.correction,
     )
     return Outcome(
         document=lambda: search_document(found), lines=lambda width: search_lines(found, width, every=every)

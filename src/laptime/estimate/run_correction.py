@@ -207,6 +207,33 @@ class Correction:
         measured = device_speed.speed_of(self.device).measured
         return far * (KEPT_ELSEWHERE if measured else KEPT_FROM_DATA_SHEET)
 
+    def factor(self, layer: str, phase: Phase, kept: float) -> float:
+        """Times as long as predicted, of which so much is kept."""
+        return math.pow(self.factors.get((layer, phase), self.whole), kept)
+
+    def width(self, own: float, device: Device, batch: int) -> float:
+        """Half of the interval around a step whose prediction has `own`, relative: on the same device
+        narrower than without a run, the more so the nearer the batch; elsewhere not."""
+        if self.device is None or device.name != self.device.name:
+            return own
+        doublings = abs(math.log2(batch / self.batch))
+        odd = max(0.0, abs(math.log(self.whole)) - USUAL) * min(1.0, doublings)
+        return min(own, WIDTH + WIDTH_PER_DOUBLING * doublings + self.noise) + odd
+
+    def note(self, device: Device, kept: float) -> str:
+        """What the run says of that device, of which so much is kept."""
+        if self.device is None:
+            return (
+                f"run {self.run} corrects nothing: the device that it was measured on is neither in the "
+                "catalog nor calibrated; `laptime calibrate` there makes it known"
+            )
+        if not kept:
+            kinds = f"what a {self.device.kind.upper()} took says nothing of a {device.kind.upper()}"
+            return f"run {self.run} corrects nothing here: {kinds}"
+        where = "" if device.name == self.device.name else f" on {self.device.name}"
+        took = f"the run took {self.took:.3g} times what is predicted for it{where}"
+        return took if kept == 1 else f"{took}; {kept:.0%} of that correction is carried over"
+
 
 def predict_run(
     run: Run, devices: Sequence[Device], *, batch: int | None = None, mode: str | None = None, **options: Any
@@ -253,6 +280,11 @@ def _in_mode(workload: Workload, measured: MeasuredStep, mode: str | None) -> Wo
         memory=replace(memory, gradients=0, state=0, activations=0, peak=static + largest),
         notes=(*workload.notes, "its forward pass was taken from a training step"),
     )
+
+
+def correction_of(run: Run) -> Correction:
+    """Measured over predicted time of a run's own step."""
+    return correct(workload_of(run), measured_step(run), run)
 
 
 def correct(workload: Workload, measured: MeasuredStep, run: Run) -> Correction:
@@ -312,26 +344,23 @@ def refined(
     notes = together.notes
     if correction.in_pieces and device.kind == "gpu":
         notes = (*notes, CPU_PIECES)
-    if correction.device is None:
-        unknown = (
-            f"run {correction.run} corrects nothing: the device that it was measured on is neither in the "
-            "catalog nor calibrated; `laptime calibrate` there makes it known"
-        )
-        return replace(together, notes=(*notes, unknown))
     kept = correction.kept(device, plain.batch)
-
-    def factor(layer: str, phase: Phase) -> float:
-        return math.pow(correction.factors.get((layer, phase), correction.whole), kept)
-
+    notes = (*notes, correction.note(device, kept))
+    if correction.device is None:
+        return replace(together, notes=notes)
     layers = tuple(
-        layer_seconds(each.layer, {phase: each.seconds(phase) * factor(each.layer, phase) for phase in Phase})
+        layer_seconds(
+            each.layer,
+            {phase: each.seconds(phase) * correction.factor(each.layer, phase, kept) for phase in Phase},
+        )
         for each in plain.layers()
     )
     alone_s = sum(layer.total_s for layer in layers)
     if device.name == correction.device.name:  # Python's time does not grow with the batch
         alone_s = max(alone_s + correction.rest_s * kept / host, alone_s / 2)
     step_s = alone_s + (together.step_s - plain.step_s)
-    width = _width(plain, device, correction) + (SCALING if together.gpus > 1 else 0.0)
+    width = correction.width(plain.interval_s[1] / plain.step_s - 1, device, plain.batch)
+    width += SCALING if together.gpus > 1 else 0.0
     return replace(
         together,
         step_s=step_s,
@@ -341,29 +370,9 @@ def refined(
         phases=account_times(layers),
         layer_times=layers,
         basis=f"{plain.basis}, refined by run {correction.run}" if kept else plain.basis,
-        notes=(*notes, _said(device, correction, kept)),
+        notes=notes,
     )
-
-
-def _width(plain: Prediction, device: Device, correction: Correction) -> float:
-    """On the same device narrower than without a run, the more so the nearer the batch; elsewhere not."""
-    own = plain.interval_s[1] / plain.step_s - 1
-    if correction.device is None or device.name != correction.device.name:
-        return own
-    doublings = abs(math.log2(plain.batch / correction.batch))
-    odd = max(0.0, abs(math.log(correction.whole)) - USUAL) * min(1.0, doublings)
-    return min(own, WIDTH + WIDTH_PER_DOUBLING * doublings + correction.noise) + odd
 
 
 def _bounded(factor: float) -> float:
     return min(LARGEST, max(1 / LARGEST, factor))
-
-
-def _said(device: Device, correction: Correction, kept: float) -> str:
-    assert correction.device is not None
-    if not kept:
-        kinds = f"what a {correction.device.kind.upper()} took says nothing of a {device.kind.upper()}"
-        return f"run {correction.run} corrects nothing here: {kinds}"
-    where = "" if device.name == correction.device.name else f" on {correction.device.name}"
-    took = f"the run took {correction.took:.3g} times what is predicted for it{where}"
-    return took if kept == 1 else f"{took}; {kept:.0%} of that correction is carried over"

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 
 from laptime.errors import HardwareError, LaptimeError, PlanError
 from laptime.estimate.device_speed import device as device_named
+from laptime.estimate.run_correction import Correction
 from laptime.hardware.cluster import Cluster
 from laptime.model import Workload
 from laptime.model.plan import Plan
@@ -88,6 +89,7 @@ def search(
     workers: int | None = None,
     deadline_s: float | None = None,
     most: int = MOST_PLANS,
+    correction: Correction | None = None,
 ) -> Search:
     """Every plan that divides, on each cluster with 1, 2, 4, … nodes, or on exactly so many workers.
 
@@ -102,7 +104,7 @@ def search(
     parts = [part for cluster in clusters for part in _sizes(cluster, workers)]
     for place, part in enumerate(parts):
         share = (most - considered) // (len(parts) - place)
-        found = _best(workload, part, global_batch, run, workers, share)
+        found = _best(workload, part, global_batch, run, workers, share, correction)
         considered += found.considered
         too_large += found.too_large
         slower += found.slower
@@ -152,6 +154,7 @@ def _best(
     run: TrainingRun,
     workers: int | None,
     most: int,
+    correction: Correction | None,
 ) -> _Found:
     """The best plans on all devices of a cluster."""
     device = device_named(cluster.device)
@@ -162,7 +165,7 @@ def _best(
         if considered >= most:
             break
         try:
-            work = rank_work(workload, device, plan, global_batch // plan.data)
+            work = rank_work(workload, device, plan, global_batch // plan.data, correction)
             fits = (
                 device.memory_bytes is None or memory_of(work, workload, plan).reserved <= device.memory_bytes
             )
@@ -184,11 +187,15 @@ def _best(
             slower += 1
             continue
         try:
-            made = simulate(workload, cluster, plan, batch=global_batch // plan.data, run=step)
+            each = global_batch // plan.data
+            made = simulate(workload, cluster, plan, batch=each, run=step, correction=correction)
         except LaptimeError:
             continue
         kept = sorted([*kept, made], key=lambda made: made.interval_s[1])[:NEAR]
-    kept = [simulate(workload, cluster, made.plan, batch=made.batch, run=run) for made in kept]
+    kept = [
+        simulate(workload, cluster, made.plan, batch=made.batch, run=run, correction=correction)
+        for made in kept
+    ]
     return _Found(plans=kept, considered=considered, too_large=too_large, slower=slower)
 
 

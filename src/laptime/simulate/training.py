@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from collections.abc import Generator, Iterator
 from dataclasses import dataclass, field, replace
 from statistics import NormalDist
 from typing import Annotated, Any
@@ -15,6 +15,7 @@ from laptime import hardware
 from laptime.errors import PlanError
 from laptime.estimate.data_parallel import DDP
 from laptime.estimate.device_speed import device as device_named
+from laptime.estimate.run_correction import Correction
 from laptime.hardware import Device
 from laptime.hardware.cluster import Cluster
 from laptime.model import Account, Workload
@@ -189,11 +190,15 @@ def simulate(
     batch: int | None = None,
     run: TrainingRun = TrainingRun(),  # noqa: B008
     habits: LinkHabits = LinkHabits(),  # noqa: B008
+    correction: Correction | None = None,
 ) -> Simulation:
-    """Play a plan; `batch` samples for each replica, by default as many as the workload has."""
+    """Play a plan; `batch` samples for each replica, by default as many as the workload has.
+
+    correction  what a run of one worker took, which corrects the predicted times of layers
+    """
     device = device_named(cluster.device)
     batch = workload.batch if batch is None else batch
-    work = rank_work(workload, device, plan, batch)
+    work = rank_work(workload, device, plan, batch, correction)
     fabric = Fabric(cluster=cluster, habits=habits)
     alone = plan if plan.strategy not in SERVED else group_of(plan)
     step = play_step(work, alone, fabric)
@@ -224,9 +229,14 @@ def simulate(
         exchanges=exchanges,
         samples=run.samples,
         epochs=run.epochs,
-        notes=tuple(workload.notes),
+        notes=(*workload.notes, *_notes(correction, device, work)),
     )
     return replace(made, faults=_faults(made, device, run))
+
+
+def _notes(correction: Correction | None, device: Device, work: RankWork) -> Iterator[str]:
+    if correction is not None:
+        yield correction.note(device, correction.kept(device, work.batch))
 
 
 def cluster_interval(plan: Plan) -> float:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Annotated
 
 from laptime.errors import PlanError
 from laptime.estimate.predict import device_step
+from laptime.estimate.run_correction import Correction
 from laptime.hardware import Device
 from laptime.model import LOSS_LAYER, Phase, Workload
 from laptime.model.constants import Source
@@ -57,8 +58,10 @@ class RankWork:
     interval: float  # half width of the prediction's interval, relative
 
 
-def rank_work(workload: Workload, device: Device, plan: Plan, batch: int) -> RankWork:
-    """A step with `batch` samples for each replica."""
+def rank_work(
+    workload: Workload, device: Device, plan: Plan, batch: int, correction: Correction | None = None
+) -> RankWork:
+    """A step with `batch` samples for each replica, corrected by what a run took."""
     if workload.mode != "training":
         raise PlanError(
             "a training is simulated, and the workload has no backward pass; read it for training"
@@ -73,9 +76,31 @@ def rank_work(workload: Workload, device: Device, plan: Plan, batch: int) -> Ran
             f"{batch} samples do not divide into {plan.micro_batches} micro-batches; "
             f"give batch={plan.micro_batches * -(-batch // plan.micro_batches)}"
         )
-    return _rank_work(
+    work = _rank_work(
         workload, device, plan.feature, plan.sequence, batch // plan.micro_batches, plan.micro_batches
     )
+    return work if correction is None else _corrected(work, device, correction)
+
+
+def _corrected(work: RankWork, device: Device, correction: Correction) -> RankWork:
+    """As a prediction is corrected by a run: layer by layer, and the host's time between them."""
+    kept = correction.kept(device, work.batch)
+    if not kept or correction.device is None:
+        return work
+    layers = tuple(
+        replace(
+            layer,
+            forward_s=layer.forward_s * correction.factor(layer.name, Phase.FORWARD, kept),
+            backward_s=layer.backward_s * correction.factor(layer.name, Phase.BACKWARD, kept),
+            update_s=layer.update_s * correction.factor(layer.name, Phase.UPDATE, kept),
+        )
+        for layer in work.layers
+    )
+    host_s = work.host_s
+    if device.name == correction.device.name:
+        host_s = max(0.0, correction.rest_s * kept + host_s * (1 - kept))
+    width = correction.width(work.interval, device, work.batch)
+    return replace(work, layers=layers, host_s=host_s, interval=width)
 
 
 @lru_cache(256)

@@ -20,6 +20,7 @@ from laptime.training.target import Sample
 if TYPE_CHECKING:
     from torch import nn
 
+    from laptime.estimate.run_correction import Correction
     from laptime.recorder.layer_division import Granularity
 
 BATCH = 32  # samples of a step where none are asked for and the input is known
@@ -65,6 +66,12 @@ class PredictionTarget:
         if self.run is None:
             return predict_all(self.read(size), devices, **training)
         return predict_run(self.run, devices, batch=size, mode=self.mode, **training)
+
+    def correction(self) -> Correction | None:
+        """What the run took over what is predicted for it; None where nothing was measured."""
+        from laptime.estimate.run_correction import correction_of
+
+        return None if self.run is None else correction_of(self.run)
 
 
 def prediction_target(subject: Any, options: NetworkOptions) -> PredictionTarget:
