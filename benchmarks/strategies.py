@@ -64,6 +64,8 @@ class Measured:
 
     step_s: float
     communication: float  # share of the mean step
+    rank_s: tuple[float, ...] = ()  # each rank's own step
+    staleness: tuple[tuple[float, ...], ...] = ()  # of each gradient of each rank, of parameter servers
 
     def cell(self, alone: Measured) -> str:
         """Milliseconds, the change against one rank, samples/s and the share of communication."""
@@ -74,8 +76,16 @@ class Measured:
         )
 
 
-def measure(hosts: Sequence[Host], strategy: str, rate: str, network: str) -> Measured:
-    """Train on one rank in each of these hosts."""
+def measure(
+    hosts: Sequence[Host],
+    strategy: str,
+    rate: str,
+    network: str,
+    *,
+    more: Sequence[str] = (),
+    slow: int | None = None,
+) -> Measured:
+    """Train on one rank in each of these hosts; with more settings, and a rank at a third of its speed."""
     shared, settings = PLANS[strategy]
     plan = Plan(
         config=CONFIG.format(
@@ -84,8 +94,9 @@ def measure(hosts: Sequence[Host], strategy: str, rate: str, network: str) -> Me
             steps=STEPS.get(rate, 40),
         ),
         strategy=strategy,
-        settings=settings,
+        settings=(*settings, *more),
         ranks_per_host=2 if strategy == "mixed" else 1,
+        slow=slow,
     )
     measured = train(hosts[: len(hosts) // plan.ranks_per_host], plan, _measured)
     assert isinstance(measured, Measured)
@@ -95,13 +106,22 @@ def measure(hosts: Sequence[Host], strategy: str, rate: str, network: str) -> Me
 def _measured(run: Run) -> Measured:
     steps = [step for step in run.steps if step.stage is Stage.TRAIN]
     walls = []
-    for rank in {step.rank for step in steps}:
+    for rank in sorted({step.rank for step in steps}):
         mine = [step.wall_s for step in steps if step.rank == rank][SKIPPED:]
         blocks = len(mine) // TOGETHER
         walls.append(np.median(np.reshape(mine[: blocks * TOGETHER], (blocks, TOGETHER)).mean(axis=1)))
     later = [step for step in steps if step.step >= SKIPPED]
     waited = sum((step.communication_s or 0.0) + (step.idle_s or 0.0) for step in later)
-    return Measured(step_s=float(np.mean(walls)), communication=waited / sum(step.wall_s for step in later))
+    stale: dict[int, list[float]] = {}
+    for step in steps:
+        if step.staleness is not None:
+            stale.setdefault(step.rank, []).append(step.staleness)
+    return Measured(
+        step_s=float(np.mean(walls)),
+        communication=waited / sum(step.wall_s for step in later),
+        rank_s=tuple(map(float, walls)),
+        staleness=tuple(tuple(stale[rank]) for rank in sorted(stale)),
+    )
 
 
 def main() -> None:

@@ -1,167 +1,210 @@
 """Simulated against measured strategies on the test bed: `python -m benchmarks.testbed_simulation`.
 
-One worker trains at the batch sizes that ranks and micro-batches have; its layer times are all that the
-simulation knows of the computing. The constants of gloo are fitted to the rows of one strategy (`data`) and
-tested on the others. Measured rows: `measured/testbed_strategies.csv`, two cores.
+One worker trained at the batch sizes that ranks and micro-batches have; its layer times are all that the
+simulation knows of the computing. What gloo, Ray and turns on a core take beside (`testbed_work`) was set on
+`data` and on `asynchronous` at 1 Gbit/s; all other rows are predicted. Measured: `python -m
+benchmarks.testbed_rows`, `measured/testbed_strategies.jsonl`.
+
+The second table is how stale the gradients of asynchronous training are.
 """
 
 from __future__ import annotations
 
 import argparse
-import csv
 import json
-import subprocess
 import sys
-import tempfile
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
+from typing import Any
 
 import numpy as np
 
-from laptime.hardware.cluster import Cluster
-from laptime.model.plan import SERVED, Plan
-from laptime.runs import Run, load
-from laptime.simulate.fabric import Fabric, LinkHabits
-from laptime.simulate.measured_work import measured_work
+from benchmarks.on_hosts import SERVED
+from benchmarks.strategies import BATCH, STEPS
+from benchmarks.testbed_rows import BOUND, ROWS, SLOW, Cell
+from benchmarks.testbed_work import (
+    CALL_S,
+    CORES,
+    GLOO,
+    STAGES_OF_2,
+    at_once,
+    bed,
+    crowded,
+    crowding,
+    measured,
+    work_of,
+)
+from laptime.hardware import cluster_links
+from laptime.model.plan import Plan
+from laptime.simulate.exchange_order import ExchangeOrder, ServerLink, WorkerPace
+from laptime.simulate.exchange_order import play as play_exchanges
+from laptime.simulate.fabric import Fabric
 from laptime.simulate.step import play
-from laptime.simulate.training import TrainingRun, averaging_s, group_of, served
-from laptime.simulate.work import RankWork
+from laptime.simulate.training import averaging_s
 
-BATCH, CORES = 64, 2
-ROWS = Path(__file__).parent / "measured" / "testbed_strategies.csv"
-LINKS = {"1gbit": "ethernet-1g", "100mbit": "ethernet-100m", "10mbit": "ethernet-10m"}
 PLANS = {
     "model": "model,micro_batches=4",
     "hybrid": "hybrid,stages=2,micro_batches=4",
     "mixed": "mixed,groups=2",
 }
-STAGES_OF_2 = 2  # layers of the first of two stages, as laptime cuts this network: conv1 and conv2
-SHARED_CORE = 1.15
-RAY_S = 0.007  # a call to a parameter server and its answer each, beside the link
-# gloo over TCP: what it reaches of a link, what a collective takes beside it, and that it computes itself.
-GLOO = LinkHabits(
-    inside_beside=1.0, inside_alone=1.0, between=0.9, sync_s=0.003, call_s=0.001, contention=0.0
-)
-CONFIG = """
-network = "zener4"
-data = {{kind = "zener", samples = 1024}}
-train = {{batch = {batch}, epochs = 100, steps = 60, threads = 1, device = "cpu"}}
-validation = {{every = 0}}
-checkpoint = {{every = 0}}
-"""
+SPREAD = 0.1  # of a rank's step
+SLOWDOWN = 3.0  # of a slow rank
+APPLY_S = 0.0005
+SET_ON = (("data", None), ("asynchronous", "1gbit"))  # rows that constants were set on
 
 
-def calibrated(folder: Path, batches: Sequence[int]) -> list[Run]:
-    """Runs of one worker."""
-    runs = []
-    for batch in batches:
-        out = folder / f"b{batch}"
-        if not out.is_dir():
-            config = folder / f"b{batch}.toml"
-            config.write_text(CONFIG.format(batch=batch), encoding="utf-8")
-            subprocess.run(
-                [sys.executable, "-m", "laptime", "train", str(config), "--out", str(out), "--json"],
-                check=True,
-                capture_output=True,
-            )
-        runs.append(load(out))
-    return runs
-
-
-def crowding(ranks: float) -> float:
-    """How much longer a rank takes that shares its core; two in turns lose more than the half."""
-    return 1.0 if ranks <= CORES else SHARED_CORE * ranks / CORES
-
-
-def at_once(plan: Plan) -> float:
-    """Ranks that compute at the same time: stages of a pipeline wait for each other."""
-    return plan.workers * plan.micro_batches / (plan.micro_batches + plan.stages - 1)
-
-
-def crowded(work: RankWork, ranks: float) -> RankWork:
-    """Ranks that share a core take turns."""
-    times = crowding(ranks)
-    layers = tuple(
-        replace(
-            layer,
-            forward_s=layer.forward_s * times,
-            backward_s=layer.backward_s * times,
-            update_s=layer.update_s * times,
+def exchanges(cell: Cell, *, near: int, steps: int, seed: int = 0) -> ExchangeOrder:
+    """Training with a server on the host of rank `near`."""
+    plan = Plan.of(PLANS.get(cell.strategy, cell.strategy), workers=cell.ranks)
+    work = work_of(plan, BATCH // plan.data)
+    fabric = Fabric(cluster=bed(cell.rate, cell.ranks), habits=GLOO)
+    step_s = work.host_s + sum(layer.forward_s + layer.backward_s for layer in work.layers)
+    size = sum(layer.parameters for layer in work.layers) * plan.gradient_bytes
+    _, link = cluster_links(fabric.cluster)
+    assert link is not None
+    over_s = size / (link.bandwidth * GLOO.between) + link.latency_s
+    groups, each = (plan.groups, plan.data // plan.groups) if cell.strategy == "mixed" else (cell.ranks, 1)
+    inside_s = GLOO.sync_s + 4 * GLOO.call_s if each > 1 else 0.0  # of a group: it computes, too
+    paces = [
+        WorkerPace(
+            step_s=step_s + inside_s,
+            slowdown=SLOWDOWN if cell.slow and group == SLOW else 1.0,
+            spread=SPREAD,
+            near=group == near,
+            ranks=each,
+            call_s=CALL_S,
         )
-        for layer in work.layers
+        for group in range(groups)
+    ]
+    return play_exchanges(
+        paces,
+        ServerLink(push_s=over_s, pull_s=over_s, apply_s=APPLY_S),
+        updates=steps,
+        staleness=cell.bound,
+        seed=seed,
+        cores=CORES,
     )
-    return replace(work, layers=layers, host_s=work.host_s * times)
 
 
-def simulated_s(runs: Sequence[Run], strategy: str, rate: str, ranks: int, habits: LinkHabits) -> float:
+def simulated_s(cell: Cell, near: int) -> float:
     """A mini-batch of 64, of all ranks together."""
-    plan = Plan.of(PLANS.get(strategy, strategy), workers=ranks)
-    cluster = Cluster(
-        name="test bed",
-        title="test bed",
-        device="cpu",
-        nodes=max(2, ranks),
-        devices_per_node=1,
-        inside=None,
-        between=LINKS[rate],
-    )
-    batch = BATCH // plan.data
-    work = crowded(measured_work(runs, plan, batch), at_once(plan))
+    if cell.strategy in SERVED:
+        made = exchanges(cell, near=near, steps=STEPS[cell.rate])
+        steps = [np.diff(made.answered_s[made.worker == rank]) for rank in range(len(made.workers))]
+        return float(np.mean([np.mean(each[3:]) for each in steps]))
+    plan = Plan.of(PLANS.get(cell.strategy, cell.strategy), workers=cell.ranks)
+    work = crowded(work_of(plan, BATCH // plan.data), at_once(plan))
     crowd = crowding(at_once(plan))
-    habits = replace(habits, sync_s=habits.sync_s * crowd, call_s=habits.call_s * crowd)
-    fabric = Fabric(cluster=cluster, habits=habits)
-    if strategy in SERVED:
-        if strategy == "mixed":  # a group is on one host
-            cluster = replace(cluster, nodes=2, devices_per_node=2, inside="ethernet-10g")
-            fabric = Fabric(cluster=cluster, habits=habits)
-        step = play(work, group_of(plan), fabric)
-        groups = plan.groups if strategy == "mixed" else plan.data
-        # The server is on the host of one of them, which no link delays; compared is the mean over ranks.
-        far = replace(plan, data=plan.data - plan.data // groups, groups=max(1, plan.groups - 1))
-        far_s = served(work, step, far, fabric, TrainingRun(steps=50)).seconds / 50
-        return (far_s * (groups - 1) + step.step_s) / groups + 2 * RAY_S * crowding(groups)
-    parts = None
-    if plan.stages == 2:
-        parts = work.layers[:STAGES_OF_2], work.layers[STAGES_OF_2:]
+    habits = replace(GLOO, sync_s=GLOO.sync_s * crowd, call_s=GLOO.call_s * crowd)
+    fabric = Fabric(cluster=bed(cell.rate, cell.ranks), habits=habits)
+    parts = (work.layers[:STAGES_OF_2], work.layers[STAGES_OF_2:]) if plan.stages == 2 else None
     return play(work, plan, fabric, parts=parts).step_s + averaging_s(work, plan, fabric)
+
+
+def near_of(row: Mapping[str, Any]) -> int:
+    """The rank, or group, on the server's host: the one whose steps are the shortest."""
+    if "rank_ms" not in row:
+        return 0
+    size = len(row["rank_ms"]) // 2 if row["strategy"] == "mixed" else 1
+    return int(np.argmin(row["rank_ms"])) // size
+
+
+def cell_of(row: Mapping[str, Any]) -> Cell:
+    """What a row is of."""
+    return Cell(**{name: row[name] for name in ("strategy", "rate", "ranks", "slow", "bound")})
+
+
+def rows() -> list[Mapping[str, Any]]:
+    """All trainings that were measured."""
+    return [json.loads(line) for line in ROWS.read_text(encoding="utf-8").splitlines()]
+
+
+def times(found: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+    """Step times: the median of the repetitions, and simulated."""
+    cells: dict[Cell, list[Mapping[str, Any]]] = defaultdict(list)
+    for row in found:
+        cells[cell_of(row)].append(row)
+    errors: dict[str, list[float]] = defaultdict(list)
+    tested: list[float] = []
+    scatter: list[float] = []
+    yield "| strategy | ranks | rate | measured ms | lowest, highest | simulated ms | error |"
+    yield "| --- | ---: | ---: | ---: | ---: | ---: | ---: |"
+    for cell, mine in cells.items():
+        if cell.slow or cell.bound is not None:
+            continue
+        each = [float(row["step_ms"]) for row in mine]
+        middle = float(np.median(each))
+        made = float(np.median([simulated_s(cell, near_of(row)) for row in mine])) * 1e3
+        error = made / middle - 1
+        errors[cell.strategy].append(error)
+        scatter += [value / middle - 1 for value in each if len(each) > 1]
+        if not any(cell.strategy == name and rate in (None, cell.rate) for name, rate in SET_ON):
+            tested.append(error)
+        yield (
+            f"| {cell.strategy} | {cell.ranks} | {cell.rate} | {middle:.1f} | {min(each):.1f}, "
+            f"{max(each):.1f} | {made:.1f} | {error:+.0%} |"
+        )
+    whole = [error for each in errors.values() for error in each]
+    for name, values in [*errors.items(), ("all", whole), ("rows that nothing was set on", tested)]:
+        sizes = np.abs(values) * 100
+        yield f"{name}: mean {sizes.mean():.1f} %, p90 {np.quantile(sizes, 0.9):.1f} %, {len(sizes)} rows"
+    if scatter:
+        yield f"repetitions around their median: mean {np.mean(np.abs(scatter)):.1%}"
+
+
+def staleness(found: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+    """How stale gradients are: all of a training, and by worker."""
+    titles = ("mean", "simulated", "error", *(f"{name} | simulated" for name in ("p90", "near", "far")))
+    yield f"| asynchronous, four ranks | {' | '.join(titles)} |"
+    yield "| --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: |"
+    cells: dict[Cell, list[Mapping[str, Any]]] = defaultdict(list)
+    for row in found:
+        if row["strategy"] == "asynchronous" and row["ranks"] == 4 and row.get("staleness"):
+            cells[cell_of(row)].append(row)
+    errors = []
+    for cell, mine in cells.items():
+        real, played = [], []
+        for row in mine:
+            near = near_of(row)
+            made = exchanges(cell, near=near, steps=STEPS[cell.rate], seed=int(row["repetition"]))
+            real.append(_ages(row["staleness"], near))
+            ages = [made.staleness[made.worker == rank].tolist() for rank in range(cell.ranks)]
+            played.append(_ages(ages, near))
+        measured_, made_ = np.mean(real, axis=0), np.mean(played, axis=0)
+        error = made_[0] / measured_[0] - 1
+        errors.append(error)
+        slow = ", one slow" if cell.slow else ""
+        bound = f", at most {BOUND} ahead" if cell.bound is not None else ""
+        yield (
+            f"| {cell.rate}{slow}{bound} | {measured_[0]:.2f} | {made_[0]:.2f} | {error:+.0%} | "
+            + " | ".join(
+                f"{one:.1f} | {other:.1f}" for one, other in zip(measured_[1:], made_[1:], strict=True)
+            )
+            + " |"
+        )
+    sizes = np.abs(errors) * 100
+    yield f"means: {sizes.mean():.1f} % apart, at most {sizes.max():.1f} %"
+
+
+def _ages(ranks: Sequence[Sequence[float]], near: int) -> list[float]:
+    """Mean and 90th percentile of all gradients, means of the near rank's and of the others'."""
+    whole = [age for rank in ranks for age in rank]
+    far = [age for place, rank in enumerate(ranks) if place != near for age in rank]
+    ages = np.mean(whole), np.quantile(whole, 0.9), np.mean(ranks[near]), np.mean(far)
+    return [float(age) for age in ages]
 
 
 def main() -> int:
     """Print measured, simulated and the errors."""
-    parser = argparse.ArgumentParser(
+    argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--runs", type=Path, help="keep the runs of one worker here, or take them from here")
-    parser.add_argument("--between", type=float, default=GLOO.between)
-    parser.add_argument("--sync", type=float, default=GLOO.sync_s)
-    parser.add_argument("--call", type=float, default=GLOO.call_s)
-    parser.add_argument("--json", action="store_true")
-    options = parser.parse_args()
-    habits = replace(GLOO, between=options.between, sync_s=options.sync, call_s=options.call)
-    with ROWS.open(encoding="utf-8") as file:
-        rows = list(csv.DictReader(line for line in file if not line.startswith("#")))
-    with tempfile.TemporaryDirectory() as folder:
-        kept = options.runs or Path(folder)
-        kept.mkdir(parents=True, exist_ok=True)
-        runs = calibrated(kept, (64, 32, 16, 8))
-        errors: dict[str, list[float]] = defaultdict(list)
-        print("| strategy | ranks | rate | measured ms | simulated ms | error |")
-        print("| --- | ---: | ---: | ---: | ---: | ---: |")
-        for row in rows:
-            strategy, rate, ranks = row["strategy"], row["rate"], int(row["ranks"])
-            made = simulated_s(runs, strategy, rate, ranks, habits) * 1e3
-            error = made / float(row["step_ms"]) - 1
-            errors[strategy].append(error)
-            print(f"| {strategy} | {ranks} | {rate} | {row['step_ms']} | {made:.1f} | {error:+.0%} |")
-    whole = [error for each in errors.values() for error in each]
-    tested = [error for name, each in errors.items() if name != "data" for error in each]
-    for name, each in [*errors.items(), ("all", whole), ("all but data", tested)]:
-        sizes = np.abs(each) * 100
-        print(f"{name}: mean {sizes.mean():.1f} %, p90 {np.quantile(sizes, 0.9):.1f} %, {len(sizes)} rows")
-    if options.json:
-        print(json.dumps(errors))
+    ).parse_args()
+    found = rows()
+    for line in (*times(found), "", *staleness(found)):
+        print(line, flush=True)
+    alone = ", ".join(f"{batch}: {each.wall_s * 1e3:.1f} ms" for batch, each in measured().items())
+    print(f"\none worker, by batch: {alone}")
     return 0
 
 

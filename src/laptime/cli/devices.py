@@ -202,8 +202,10 @@ def _cluster_lines(chosen: Sequence[Cluster], width: int) -> Iterator[Text]:
         size = f"{cluster.nodes} × {cluster.devices_per_node}"
         rails = f"{cluster.rails} × " if cluster.rails > 1 else ""
         between = cluster.between and rails + cluster.between
-        cost = cluster.dollars_per_hour and f"{cluster.nodes * cluster.dollars_per_hour:.2f}"
-        rows.append(_cells(cluster.name, size, cluster.device, cluster.inside, between, cost))
+        dollars = cluster.dollars_of(cluster.nodes)
+        cost = dollars and f"{dollars:.2f}"
+        devices = " + ".join((cluster.device, *(other.device for other in cluster.others)))
+        rows.append(_cells(cluster.name, size, devices, cluster.inside, between, cost))
     table = Table(name="clusters", columns=columns, rows=rows)
     yield from table_lines(table, width)
     words = "Size: nodes × devices of a node; $/h of all nodes, an example."

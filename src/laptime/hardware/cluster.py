@@ -16,10 +16,30 @@ THIS_MACHINE = ("cpu", "cuda")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class OtherNodes:
+    """The last nodes of a cluster, where they have another device than the first."""
+
+    device: str
+    nodes: int
+    dollars_per_hour: float | None = None  # of one node
+
+    def __post_init__(self) -> None:
+        if type(self.nodes) is not int or self.nodes < 1:
+            raise HardwareError(
+                f"nodes of {self.device} is {self.nodes!r}; give a whole number of at least 1"
+            )
+        if self.dollars_per_hour is not None and not 0 < self.dollars_per_hour < math.inf:
+            raise HardwareError(
+                f"dollars_per_hour of {self.device} is {self.dollars_per_hour:g}; give more than 0"
+            )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Cluster(CatalogEntry):
-    """Equal nodes of equal devices. Values that no cluster can have raise HardwareError.
+    """Nodes with equally many devices. Values that no cluster can have raise HardwareError.
 
     device  a name of the catalog, a device file, or one of THIS_MACHINE
+    nodes   all of them; the last ones may be `others`, with another device
     inside, between, storage  names of the catalog; a link's may be one of `links` instead
     wiring  of a node: a switch gives every device its whole link at once (NVSwitch); a mesh links each
             directly with some others; pairs are linked by two, the rest meets over the host's link; host:
@@ -40,6 +60,7 @@ class Cluster(CatalogEntry):
     slow_share: float = 0.0  # of the nodes
     slowdown: float = 1.0  # of a slow node: times as long
     links: tuple[Link, ...] = ()  # that the cluster's own file describes
+    others: tuple[OtherNodes, ...] = ()
 
     def __post_init__(self) -> None:
         for figure in ("nodes", "devices_per_node", "rails"):
@@ -61,6 +82,11 @@ class Cluster(CatalogEntry):
             amount = getattr(self, figure)
             if amount is not None and not 0 < amount < math.inf:
                 raise HardwareError(f"{figure} is {amount:g}; give more than 0, or leave it out if unknown")
+        if self.nodes <= sum(other.nodes for other in self.others):
+            raise HardwareError(
+                f"{self.name} has {self.nodes} nodes, all with other devices than {self.device}; "
+                "give more nodes, or fewer under [[other]]"
+            )
         self._check_joined()
 
     def _check_joined(self) -> None:
@@ -80,3 +106,22 @@ class Cluster(CatalogEntry):
     def devices(self) -> int:
         """In all nodes."""
         return self.nodes * self.devices_per_node
+
+    def device_of(self, node: int) -> str:
+        """The device of a node."""
+        last = self.nodes
+        for other in reversed(self.others):
+            last -= other.nodes
+            if node >= last:
+                return other.device
+        return self.device
+
+    def dollars_of(self, nodes: int) -> float | None:
+        """An hour of the first so many nodes; None where one of their prices is not known."""
+        prices = {other.device: other.dollars_per_hour for other in self.others}
+        prices[self.device] = self.dollars_per_hour
+        each = [prices[self.device_of(node)] for node in range(nodes)] if self.others else None
+        if each is None:
+            return None if self.dollars_per_hour is None else self.dollars_per_hour * nodes
+        known = [price for price in each if price is not None]
+        return sum(known) if len(known) == nodes else None

@@ -195,16 +195,22 @@ def _own_cluster(path: Path) -> Cluster:
     where = one_line(path)
     table = {"source": where, **reading.read_toml(path, where)}
     entry = reading.read_cluster(table, where, {}, _shipped().links, _shipped().storage)
-    if entry.device.lower() in THIS_MACHINE:
-        return replace(entry, device=entry.device.lower())
     try:
-        if entry.device.endswith(".toml"):  # beside the cluster's file
-            own = path.parent / Path(entry.device).expanduser()
-            device(own)
-            return replace(entry, device=str(own))
-        return replace(entry, device=device(entry.device).name)
+        others = [replace(other, device=_own_device(other.device, path)) for other in entry.others]
+        return replace(entry, device=_own_device(entry.device, path), others=tuple(others))
     except (UnknownDevice, AmbiguousDevice) as error:
         raise CatalogError(f"{where}: {error}") from None
+
+
+def _own_device(name: str, path: Path) -> str:
+    """The catalog's name of a device in a user's file; of a device file beside it, its path."""
+    if name.lower() in THIS_MACHINE:
+        return name.lower()
+    if name.endswith(".toml"):
+        own = path.parent / Path(name).expanduser()
+        device(own)
+        return str(own)
+    return device(name).name
 
 
 def _one(name: str, known: Mapping[str, _Entry], what: str) -> _Entry:

@@ -16,7 +16,7 @@ from laptime.errors import CatalogError, HardwareError
 from laptime.files.parse import parse_toml
 from laptime.files.read import read_bytes
 from laptime.files.text import first_line
-from laptime.hardware.cluster import Cluster
+from laptime.hardware.cluster import Cluster, OtherNodes
 from laptime.hardware.device import PEAKS, CatalogEntry, Device, Kind, Link, Price, Storage, raid0
 
 Table = Mapping[str, Any]
@@ -80,7 +80,7 @@ def read_part(
     """
     if kind is Device:
         table = {"title": table.get("name"), **table}
-    known = {field.name: field for field in fields(kind) if field.name != "links"}
+    known = {field.name: field for field in fields(kind) if field.name not in ("links", "others")}
     given: dict[str, Any] = {}
     with _located(where):
         _only(table, (*known, "source"))
@@ -120,21 +120,51 @@ def read_part(
 def read_cluster(
     table: Table, where: str, documents: Table, links: Collection[str], storage: Collection[str]
 ) -> Cluster:
-    """A cluster from its table, with links of its own under [[link]]. Its device is not looked up."""
+    """A cluster from its table: links of its own under [[link]], nodes with another device under [[other]].
+
+    Devices are not looked up.
+    """
     table = {"title": table.get("name"), **table}
     own = _read_links(table.pop("link", []), table, where, links)
+    others = _read_others(table.pop("other", []), where)
     cluster = read_part(Cluster, table, where, documents, [*links, *(link.name for link in own)])
     with _located(where):
         if cluster.storage is not None:
             _one_of(storage, {"storage": cluster.storage}, "storage", "storage")
-    return replace(cluster, links=own)
+        try:
+            return replace(cluster, links=own, others=others)
+        except HardwareError as error:
+            raise ValueError(error) from None
+
+
+def _rows_under(noun: str, rows: Any) -> list[dict[str, Any]]:
+    if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
+        raise ValueError(f"{noun} is {rows!r}; write each {noun} under a line [[{noun}]]")
+    return rows
+
+
+def _read_others(rows: Any, where: str) -> tuple[OtherNodes, ...]:
+    """The nodes of a cluster's file that have another device."""
+    others = []
+    with _located(where):
+        for row in _rows_under("other", rows):
+            _only(row, [field.name for field in fields(OtherNodes)], "other: ")
+            price = _figure(row, "dollars_per_hour") if "dollars_per_hour" in row else None
+            try:
+                others.append(
+                    OtherNodes(
+                        device=_text(row, "device"), nodes=_value(row, "nodes"), dollars_per_hour=price
+                    )
+                )
+            except HardwareError as error:
+                raise ValueError(f"other: {error}") from None
+    return tuple(others)
 
 
 def _read_links(rows: Any, table: Table, where: str, taken: Collection[str]) -> tuple[Link, ...]:
     """The links of a cluster's file; what names no source has the cluster's."""
     with _located(where):
-        if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
-            raise ValueError(f"link is {rows!r}; write each link under a line [[link]]")
+        rows = _rows_under("link", rows)
     links: dict[str, Link] = {}
     for row in rows:
         row = {"title": row.get("name"), "source": table.get("source"), **row}

@@ -185,13 +185,14 @@ class _RankSteps:
         delay_s = np.maximum(0.0, computed_s - base_s)
         mine = simulation.slowest == rank
         longer_s = np.where(mine, delay_s, 0.0)
+        pace = simulation.paces[rank] if simulation.paces else 1.0  # a faster device waits for the others
         return cls(
             rank=rank,
             simulation=simulation,
             played=played,
-            computing=1.0 + longer_s / (played.compute_s or 1.0),
+            computing=pace + longer_s / (played.compute_s or 1.0),
             exchanging=np.ones_like(delay_s),
-            waiting_s=delay_s - longer_s + base_s - simulation.step.step_s,
+            waiting_s=delay_s - longer_s + base_s - simulation.step.step_s + (1 - pace) * played.compute_s,
         )
 
     @classmethod

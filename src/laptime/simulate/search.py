@@ -10,14 +10,13 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from laptime.errors import HardwareError, LaptimeError, PlanError
-from laptime.estimate.device_speed import device as device_named
 from laptime.estimate.run_correction import Correction
 from laptime.hardware.cluster import Cluster
 from laptime.model import Workload
 from laptime.model.plan import Plan
+from laptime.simulate.cluster_work import cluster_work
 from laptime.simulate.memory import memory_of
 from laptime.simulate.training import Simulation, TrainingRun, cluster_interval, simulate
-from laptime.simulate.work import rank_work
 
 MOST_PLANS = 20_000
 MOST_STAGES = 64
@@ -126,7 +125,11 @@ def search(
 
 
 def _sizes(cluster: Cluster, workers: int | None) -> Iterator[Cluster]:
-    """The cluster with fewer nodes: powers of two and all of them."""
+    """The cluster with fewer nodes: powers of two and all of them; of unequal nodes, as it is."""
+    if cluster.others:
+        if workers is None or workers <= cluster.devices:
+            yield cluster
+        return
     if workers is not None:
         nodes = -(-workers // cluster.devices_per_node)
         if nodes <= cluster.nodes:
@@ -157,7 +160,6 @@ def _best(
     correction: Correction | None,
 ) -> _Found:
     """The best plans on all devices of a cluster."""
-    device = device_named(cluster.device)
     ranks = workers or cluster.devices
     bounds: list[tuple[float, Plan]] = []
     considered = too_large = slower = 0
@@ -165,10 +167,9 @@ def _best(
         if considered >= most:
             break
         try:
-            work = rank_work(workload, device, plan, global_batch // plan.data, correction)
-            fits = (
-                device.memory_bytes is None or memory_of(work, workload, plan).reserved <= device.memory_bytes
-            )
+            placed = cluster_work(workload, cluster, plan, global_batch // plan.data, correction)
+            work, room = placed.work, placed.memory_bytes
+            fits = room is None or memory_of(work, workload, plan).reserved <= room
         except (PlanError, HardwareError):  # more stages than layers, nothing to split
             continue
         considered += 1

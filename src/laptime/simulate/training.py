@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator
+from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from statistics import NormalDist
 from typing import Annotated, Any
@@ -14,20 +14,20 @@ from numpy.typing import NDArray
 from laptime import hardware
 from laptime.errors import PlanError
 from laptime.estimate.data_parallel import DDP
-from laptime.estimate.device_speed import device as device_named
 from laptime.estimate.run_correction import Correction
 from laptime.hardware import Device
 from laptime.hardware.cluster import Cluster
 from laptime.model import Account, Workload
 from laptime.model.constants import Source
 from laptime.model.plan import SERVED, Plan
+from laptime.simulate.cluster_work import cluster_work
 from laptime.simulate.exchange_order import ExchangeOrder, ServerLink, WorkerPace
 from laptime.simulate.exchange_order import play as play_exchanges
 from laptime.simulate.fabric import Fabric, LinkHabits, groups_of
 from laptime.simulate.memory import RankMemory, memory_of
 from laptime.simulate.step import PlayedStep
 from laptime.simulate.step import play as play_step
-from laptime.simulate.work import RankWork, rank_work
+from laptime.simulate.work import RankWork
 
 SPREAD: Annotated[float, Source("Standard deviation between devices; fitted to nodes of 2 to 8 GPUs.")] = (
     DDP.spread
@@ -90,6 +90,7 @@ class Simulation:
     interval: float  # half width, relative
     memory: RankMemory
     device_memory_bytes: float | None
+    paces: tuple[float, ...] = ()  # computing of each rank over that of its stage's slowest device; (): equal
     exchanges: ExchangeOrder | None = field(default=None, hash=False, compare=False)  # with parameter servers
     faults: Faults = Faults()
     samples: int | None = None
@@ -145,8 +146,7 @@ class Simulation:
     @property
     def dollars_per_hour(self) -> float | None:
         """Of all nodes that the plan takes."""
-        each = self.cluster.dollars_per_hour
-        return None if each is None else each * self.nodes
+        return self.cluster.dollars_of(self.nodes)
 
     @property
     def dollars(self) -> float | None:
@@ -196,20 +196,20 @@ def simulate(
 
     correction  what a run of one worker took, which corrects the predicted times of layers
     """
-    device = device_named(cluster.device)
     batch = workload.batch if batch is None else batch
-    work = rank_work(workload, device, plan, batch, correction)
+    placed = cluster_work(workload, cluster, plan, batch, correction)
+    work = placed.work
     fabric = Fabric(cluster=cluster, habits=habits)
     alone = plan if plan.strategy not in SERVED else group_of(plan)
-    step = play_step(work, alone, fabric)
+    step = play_step(work, alone, fabric, parts=placed.parts)
     exchanges = None
     if plan.strategy in SERVED:
-        exchanges = served(work, step, plan, fabric, run)
+        exchanges = served(work, step, plan, fabric, run, placed.paces)
         base_s = exchanges.seconds / run.steps
         times, slowest, waiting = np.full(run.steps, base_s), np.zeros(run.steps, dtype=np.int64), 0.0
     else:
         base_s = step.step_s + averaging_s(work, plan, fabric)
-        times, slowest = _delayed(base_s, step.compute_s, plan, cluster, run)
+        times, slowest = _delayed(base_s, step.compute_s, plan, cluster, run, placed.paces)
         waiting = float(times.mean()) - base_s
     data_wait_s = max(0.0, run.data_s - float(times.mean()))
     made = Simulation(
@@ -225,13 +225,14 @@ def simulate(
         data_wait_s=data_wait_s,
         interval=work.interval + cluster_interval(plan),
         memory=memory_of(work, workload, plan),
-        device_memory_bytes=device.memory_bytes,
+        device_memory_bytes=placed.memory_bytes,
+        paces=placed.paces,
         exchanges=exchanges,
         samples=run.samples,
         epochs=run.epochs,
-        notes=(*workload.notes, *_notes(correction, device, work)),
+        notes=(*workload.notes, *_notes(correction, placed.device, work)),
     )
-    return replace(made, faults=_faults(made, device, run))
+    return replace(made, faults=_faults(made, run))
 
 
 def _notes(correction: Correction | None, device: Device, work: RankWork) -> Iterator[str]:
@@ -252,7 +253,12 @@ def expected_slowest(ranks: int) -> float:
 
 
 def _delayed(
-    step_s: float, compute_s: float, plan: Plan, cluster: Cluster, run: TrainingRun
+    step_s: float,
+    compute_s: float,
+    plan: Plan,
+    cluster: Cluster,
+    run: TrainingRun,
+    paces: Sequence[float] = (),
 ) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
     """Steps in which all wait for the slowest rank, and which one that was."""
     random = np.random.default_rng(run.seed)
@@ -264,6 +270,8 @@ def _delayed(
         pace *= expected_slowest(ranks) * SPREAD / pace.max() if pace.max() > 0 else 1.0
         slow_nodes = random.random(-(-ranks // cluster.devices_per_node)) < cluster.slow_share
         pace += (cluster.slowdown - 1) * np.repeat(slow_nodes, cluster.devices_per_node)[:ranks]
+    if paces:
+        pace -= 1 - np.array(paces)  # faster devices delay nobody
     times = np.empty(run.steps)
     slowest = np.empty(run.steps, dtype=np.int64)
     each = max(1, MOST_DRAWS // ranks)
@@ -294,7 +302,14 @@ def group_of(plan: Plan) -> Plan:
     return replace(plan, strategy="data", data=ranks, groups=1)
 
 
-def served(work: RankWork, step: PlayedStep, plan: Plan, fabric: Fabric, run: TrainingRun) -> ExchangeOrder:
+def served(
+    work: RankWork,
+    step: PlayedStep,
+    plan: Plan,
+    fabric: Fabric,
+    run: TrainingRun,
+    relative: Sequence[float] = (),
+) -> ExchangeOrder:
     """Gradients to the servers and parameters back, nobody waits for the others."""
     count = plan.groups if plan.strategy == "mixed" else plan.data
     inside, between = hardware.cluster_links(fabric.cluster)
@@ -308,7 +323,14 @@ def served(work: RankWork, step: PlayedStep, plan: Plan, fabric: Fabric, run: Tr
     applied_s = sum(layer.update_s for layer in work.layers)
     spread = float(np.hypot(SPREAD, run.jitter))
     computing_s = step.step_s - applied_s  # the server updates, not the worker
-    paces = [WorkerPace(step_s=computing_s, spread=spread) for _ in range(count)]
+    each = plan.data // count  # ranks of a worker
+    paces = [
+        WorkerPace(
+            step_s=computing_s * max(relative[worker * each : (worker + 1) * each], default=1.0),
+            spread=spread,
+        )
+        for worker in range(count)
+    ]
     return play_exchanges(
         paces,
         ServerLink(
@@ -328,7 +350,7 @@ def served(work: RankWork, step: PlayedStep, plan: Plan, fabric: Fabric, run: Tr
 # -- failures ------------------------------------------------------------------------------------------------
 
 
-def _faults(made: Simulation, device: Device, run: TrainingRun) -> Faults:
+def _faults(made: Simulation, run: TrainingRun) -> Faults:
     """Failures of nodes over the whole training, one draw of them, on the virtual clock."""
     hours, steps = made.cluster.node_hours_between_failures, made.steps
     if steps is None:

@@ -187,45 +187,40 @@ def layer_facts(workload: Workload) -> dict[str, LayerFacts]:
 # -- stages --------------------------------------------------------------------------------------------------
 
 
-def cut(layers: Sequence[LayerWork], stages: int) -> tuple[tuple[LayerWork, ...], ...]:
-    """Layers in `stages` parts so that the longest is as short as it can be."""
+def cut(
+    layers: Sequence[LayerWork], stages: int, slowness: Sequence[float] = ()
+) -> tuple[tuple[LayerWork, ...], ...]:
+    """Layers in `stages` parts so that the longest, on stages of unequal speed, is as short as it can be."""
     whole = [layer for layer in layers if layer.name != LOSS_LAYER]
     if stages > len(whole):
         raise PlanError(f"{stages} stages of {len(whole)} layers; give at most stages={len(whole)}")
+    factors = slowness or [1.0] * stages
     seconds = [layer.forward_s + layer.backward_s for layer in whole]
-    low, high = max(seconds), sum(seconds)
+    low, high = 0.0, max(factors) * sum(seconds)
     for _ in range(60):
         middle = (low + high) / 2
-        if _parts(seconds, middle) <= stages:
+        if _filled(seconds, factors, middle) is not None:
             high = middle
         else:
             low = middle
-    parts = _filled(whole, seconds, stages, high)
-    loss = tuple(layer for layer in layers if layer.name == LOSS_LAYER)
-    parts[-1] += loss
+    ends = _filled(seconds, factors, high) or range(1, stages + 1)
+    begins = [0, *ends[:-1]]
+    parts = [tuple(whole[begin:end]) for begin, end in zip(begins, ends, strict=True)]
+    parts[-1] += tuple(layer for layer in layers if layer.name == LOSS_LAYER)
     return tuple(parts)
 
 
-def _parts(seconds: Sequence[float], most: float) -> int:
-    parts, held = 1, 0.0
-    for each in seconds:
-        if held + each > most and held:
-            parts, held = parts + 1, 0.0
-        held += each
-    return parts
-
-
-def _filled(
-    layers: Sequence[LayerWork], seconds: Sequence[float], stages: int, most: float
-) -> list[tuple[LayerWork, ...]]:
-    """Each part as long as `most` allows, but none empty."""
-    parts: list[list[LayerWork]] = [[]]
-    held = 0.0
-    for at, (layer, each) in enumerate(zip(layers, seconds, strict=True)):
-        must = len(layers) - at <= stages - len(parts)  # one for each part that is left
-        if parts[-1] and len(parts) < stages and (must or held + each > most * (1 + 1e-9)):
-            parts.append([])
-            held = 0.0
-        parts[-1].append(layer)
-        held += each
-    return [tuple(part) for part in parts]
+def _filled(seconds: Sequence[float], factors: Sequence[float], most: float) -> list[int] | None:
+    """Where each part ends, as long as `most` allows but none empty; None where that is not enough."""
+    ends: list[int] = []
+    end = 0
+    for place, factor in enumerate(factors):
+        room, begin = most * (1 + 1e-9), end
+        last = len(seconds) - (len(factors) - place - 1)  # one is left for each part that follows
+        while end < last and (end == begin or room >= seconds[end] * factor):
+            room -= seconds[end] * factor
+            end += 1
+        if room < 0:
+            return None
+        ends.append(end)
+    return ends if end == len(seconds) else None
