@@ -1,23 +1,36 @@
-"""Time until a loss, simulated: `python -m benchmarks.target_simulation [--seeds 4]`.
+"""Time until a loss, simulated beside measured: `python -m benchmarks.target_simulation`.
 
 The trainings of `benchmarks.time_to_target` on a virtual clock: real gradients in one process, in the order
-in which four ranks on two hosts exchange them over 100 Mbit/s. What a rank's step takes is measured by one
-worker; exchanges follow from bytes and bandwidth, with the constants of `benchmarks.testbed_simulation`.
-Measured times: docs/scale.md.
+in which four ranks on two hosts exchange them over 100 Mbit/s. What a rank's step takes was measured by one
+worker; the rest follows from bytes, bandwidth and two cores, as in `benchmarks.testbed_simulation`. Each
+training is computed with the seed of a measured one. Where the parameter server runs is Ray's choice; here it
+is on the first host for odd seeds and on the second for even ones.
+
+Measured: `python -m benchmarks.time_to_target --rates 100mbit --lr data=0.08,… --repeat 4 --rows FILE`, kept
+in `measured/testbed_targets.jsonl`.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import sys
 import tempfile
-from collections.abc import Mapping
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-from benchmarks.testbed_simulation import CORES, GLOO, RAY_S, SHARED_CORE, calibrated
-from benchmarks.time_to_target import CONFIG, HOSTS, PLANS, RANKS_PER_HOST
+import numpy as np
+
+from benchmarks.testbed_rows import FOLDER, SLOW
+from benchmarks.testbed_simulation import APPLY_S, SLOWDOWN, SPREAD
+from benchmarks.testbed_work import CALL_S, CORES, bed, measured, work_of
+from benchmarks.time_to_target import BATCH, CONFIG, HOSTS, LOSS, PLANS, RANKS_PER_HOST
+from laptime.hardware import cluster_links
 from laptime.model.comparison import geometric_mean
+from laptime.model.plan import Plan
 from laptime.simulate.exchange_order import (
     ExchangeOrder,
     ServerLink,
@@ -27,84 +40,119 @@ from laptime.simulate.exchange_order import (
     play,
     synchronous,
 )
+from laptime.simulate.fabric import GLOO
 from laptime.training.config.reading import read_config
-from laptime.training.virtual_clock import VirtualTraining
+from laptime.training.virtual_clock import Learned, VirtualTraining
 
-RANKS, BATCH = HOSTS * RANKS_PER_HOST, 16
-BYTES, LINK = 126_177 * 4, 100e6 / 8 * GLOO.between
+ROWS = FOLDER / "testbed_targets.jsonl"
+RATE, RANKS = "100mbit", HOSTS * RANKS_PER_HOST
+VALIDATED = 200  # samples
 AVERAGE_EVERY = 8
-# Learning rates, and seconds until a validation loss of 0.3, measured: with equal ranks, with a straggler.
-MEASURED: Mapping[str, tuple[float, float, float]] = {
-    "data": (0.08, 18.0, 28.0),
-    "asynchronous": (0.01, 9.7, 13.1),
-    "mixed": (0.02, 8.8, 14.1),
-    "local": (0.04, 7.2, 12.5),
-}
-SLOWDOWN = 3.0  # of the straggler
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Costs:
-    """Seconds of a rank's step and of the exchanges."""
+class Training:
+    """One of those that were measured."""
 
-    step_s: float
-    validation_s: float
+    strategy: str
+    lr: float
+    slow: bool
+    seed: int
 
-    @property
-    def all_reduce_s(self) -> float:
-        """A ring of four ranks crosses the link between two hosts with 3/2 of the bytes each way."""
-        return 1.5 * BYTES / LINK + GLOO.sync_s * SHARED_CORE * RANKS / CORES
+    @classmethod
+    def of(cls, row: Mapping[str, Any]) -> Training:
+        return cls(**{name: row[name] for name in ("strategy", "lr", "slow", "seed")})
 
+    def learned(self) -> tuple[ExchangeOrder, Learned]:
+        """On the virtual clock."""
+        with tempfile.TemporaryDirectory() as folder:
+            path = Path(folder) / "config.toml"
+            text = CONFIG.replace("SEED", str(self.seed)).replace("RATE", str(self.lr))
+            path.write_text(text, encoding="utf-8")
+            config = read_config(path, PLANS[self.strategy]).config
+        group = RANKS_PER_HOST if self.strategy == "mixed" else 1
+        training = VirtualTraining(config, workers=RANKS // group, ranks_per_worker=group)
+        order = self.schedule(training.length.updates, training.length.validate_every)
+        return order, training.learn(order)
 
-def schedule(
-    strategy: str, costs: Costs, updates: int, every: int, *, slow: bool, seed: int
-) -> ExchangeOrder:
-    """When which gradient reaches which parameters."""
-    pause = ValidationPause(every=every, seconds=costs.validation_s)
-    paces = [
-        WorkerPace(
-            step_s=costs.step_s,
-            slowdown=SLOWDOWN if slow and rank == RANKS - 1 else 1.0,
-            spread=0.1,
-            near=rank < RANKS_PER_HOST,
+    def schedule(self, updates: int, every: int) -> ExchangeOrder:
+        """When which gradient reaches which parameters."""
+        work = work_of(Plan(), BATCH)
+        step_s = work.host_s + sum(
+            layer.forward_s + layer.backward_s + layer.update_s for layer in work.layers
         )
-        for rank in range(RANKS)
-    ]
-    if strategy == "data":
-        return synchronous(paces, exchange_s=costs.all_reduce_s, updates=updates, seed=seed, validation=pause)
-    if strategy == "local":
-        return local(
-            paces,
-            exchange_s=costs.all_reduce_s,
-            average_every=AVERAGE_EVERY,
-            updates=updates,
-            seed=seed,
-            validation=pause,
-        )
-    over_s = BYTES / LINK
-    if strategy == "mixed":  # two groups of two, each on its host
-        inside_s = GLOO.sync_s * SHARED_CORE * RANKS / CORES
+        forward_s = sum(layer.forward_s for layer in work.layers) / BATCH
+        size = sum(layer.parameters for layer in work.layers) * 4
+        _, link = cluster_links(bed(RATE, HOSTS))
+        assert link is not None
+        over_s = size / (link.bandwidth * GLOO.between) + link.latency_s
+        served = self.strategy in ("asynchronous", "mixed")
+        # With servers the first worker judges all samples, else each rank its part.
+        judges = RANKS_PER_HOST if self.strategy == "mixed" else 1 if served else RANKS
+        pause = ValidationPause(every=every, seconds=forward_s * VALIDATED / judges)
+        sync_s = GLOO.sync_s * CORES.turns * RANKS / CORES.count
+        # A ring of four ranks crosses the link between two hosts with 3/2 of the bytes each way.
+        ring_s = 1.5 * over_s + sync_s
+        size_of_group = RANKS_PER_HOST if self.strategy == "mixed" else 1
+        near = self.seed % 2 == 1  # the first host has the server
         paces = [
             WorkerPace(
-                step_s=max(pace.mean_s for pace in paces[first : first + 2]) + inside_s + 2 * RAY_S,
-                spread=0.1,
-                near=first == 0,
+                step_s=step_s + (GLOO.sync_s + 4 * GLOO.call_s if size_of_group > 1 else 0.0),
+                slowdown=SLOWDOWN if self.slow and worker == SLOW // size_of_group else 1.0,
+                spread=SPREAD,
+                near=served and (worker * size_of_group < RANKS_PER_HOST) == near,
+                ranks=size_of_group,
+                call_s=CALL_S if served else 0.0,
             )
-            for first in (0, RANKS_PER_HOST)
+            for worker in range(RANKS // size_of_group)
         ]
-    else:
-        each_s = 2 * RAY_S * SHARED_CORE * RANKS / CORES
-        paces = [
-            WorkerPace(step_s=pace.mean_s + each_s, spread=pace.spread, near=pace.near) for pace in paces
-        ]
-    return play(
-        paces,
-        ServerLink(push_s=over_s, pull_s=over_s, apply_s=0.0005),
-        updates=updates,
-        staleness=None,
-        seed=seed,
-        validation=pause,
-    )
+        common: dict[str, Any] = {"updates": updates, "seed": self.seed, "validation": pause, "cores": CORES}
+        if self.strategy == "data":
+            return synchronous(paces, exchange_s=ring_s, **common)
+        if self.strategy == "local":
+            return local(paces, exchange_s=ring_s, average_every=AVERAGE_EVERY, **common)
+        return play(
+            paces, ServerLink(push_s=over_s, pull_s=over_s, apply_s=APPLY_S), staleness=None, **common
+        )
+
+
+def lines(rows: Sequence[Mapping[str, Any]], every: bool) -> Iterator[str]:
+    """A row for each strategy, with equal ranks and with a slow one."""
+    cells: dict[tuple[str, bool], list[tuple[Mapping[str, Any], ExchangeOrder, Learned]]] = defaultdict(list)
+    for row in rows:
+        training = Training.of(row)
+        order, learned = training.learned()
+        cells[training.strategy, training.slow].append((row, order, learned))
+        if every:
+            reached = "not" if learned.reached_s is None else f"{learned.reached_s:.1f} s"
+            yield (
+                f"{training}: measured {row['seconds']:.1f} s after {row['step']} steps of rank 0 "
+                f"({'reached' if row['reached'] else 'not reached'}), simulated {reached}, "
+                f"{learned.updates} updates"
+            )
+    yield f"| until a loss of {LOSS} | measured s | simulated s | error | a step of rank 0 | simulated |"
+    yield "| --- | ---: | ---: | ---: | ---: | ---: |"
+    for (strategy, slow), found in cells.items():
+        real = [float(row["seconds"]) for row, _, _ in found if row["reached"]]
+        made = [learned.reached_s for _, _, learned in found if learned.reached_s is not None]
+        each = np.median([row["seconds"] / row["step"] for row, _, _ in found])
+        played = np.median([_first_s(order) for _, order, _ in found])
+        error = geometric_mean(made) / geometric_mean(real) - 1 if made and real else float("nan")
+        yield (
+            f"| {strategy}{', one slow rank' if slow else ''} | {_cell(real, len(found))} | "
+            f"{_cell(made, len(found))} | {error:+.0%} | {each * 1e3:.1f} ms | {played * 1e3:.1f} ms |"
+        )
+
+
+def _first_s(order: ExchangeOrder) -> float:
+    """A step of worker 0, validations included."""
+    mine = order.worker == 0
+    return float(order.answered_s[mine].max()) / int(mine.sum())
+
+
+def _cell(seconds: Sequence[float], tried: int) -> str:
+    missed = f" ({len(seconds)} of {tried})" if len(seconds) < tried else ""
+    return (f"{geometric_mean(seconds):.1f}" if seconds else "never") + missed
 
 
 def main() -> int:
@@ -112,46 +160,14 @@ def main() -> int:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--seeds", type=int, default=4)
-    parser.add_argument("--runs", type=Path, help="runs of one worker, as of benchmarks.testbed_simulation")
-    options = parser.parse_args()
-    print("| strategy | measured s | simulated s | error | slow rank: measured | simulated | error | stale |")
-    print("| --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: |")
-    with tempfile.TemporaryDirectory() as folder:
-        kept = options.runs or Path(folder)
-        [run] = calibrated(kept, (BATCH,))
-        alone_s = run.accounts().wall.median
-        costs = Costs(
-            step_s=alone_s * SHARED_CORE * RANKS / CORES,
-            validation_s=200 / RANKS / BATCH * alone_s / 3 * SHARED_CORE * RANKS / CORES,
-        )
-        for strategy, (rate, equal_s, slow_s) in MEASURED.items():
-            cells = [strategy]
-            stale = ""
-            for slow, measured_s in ((False, equal_s), (True, slow_s)):
-                reached = []
-                for seed in range(1, options.seeds + 1):
-                    path = Path(folder) / "config.toml"
-                    path.write_text(
-                        CONFIG.replace("SEED", str(seed)).replace("RATE", str(rate)), encoding="utf-8"
-                    )
-                    config = read_config(path, PLANS[strategy]).config
-                    group = RANKS_PER_HOST if strategy == "mixed" else 1
-                    training = VirtualTraining(config, workers=RANKS // group, ranks_per_worker=group)
-                    length = training.length
-                    made = schedule(
-                        strategy, costs, length.updates, length.validate_every, slow=slow, seed=seed
-                    )
-                    learned = training.learn(made)
-                    if learned.reached_s is not None:
-                        reached.append(learned.reached_s)
-                    if not slow:
-                        stale = f"{made.mean_staleness:.2f}"
-                found = geometric_mean(reached) if reached else float("nan")
-                missed = f" ({len(reached)} of {options.seeds})" if len(reached) < options.seeds else ""
-                cells += [f"{measured_s:.1f}", f"{found:.1f}{missed}", f"{found / measured_s - 1:+.0%}"]
-            print("| " + " | ".join([*cells, stale]) + " |", flush=True)
-    print(f"\none worker: {alone_s * 1e3:.2f} ms a step of {BATCH}; {costs}")
+    parser.add_argument("--rows", type=Path, default=ROWS)
+    parser.add_argument("--every", action="store_true", help="each training")
+    asked = parser.parse_args()
+    rows = [json.loads(line) for line in asked.rows.read_text(encoding="utf-8").splitlines()]
+    for line in lines(rows, asked.every):
+        print(line, flush=True)
+    alone = measured()[BATCH]
+    print(f"\none worker: {alone.wall_s * 1e3:.2f} ms a step of {BATCH}")
     return 0
 
 

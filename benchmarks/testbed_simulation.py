@@ -26,7 +26,6 @@ from benchmarks.testbed_rows import BOUND, ROWS, SLOW, Cell
 from benchmarks.testbed_work import (
     CALL_S,
     CORES,
-    GLOO,
     STAGES_OF_2,
     at_once,
     bed,
@@ -39,7 +38,7 @@ from laptime.hardware import cluster_links
 from laptime.model.plan import Plan
 from laptime.simulate.exchange_order import ExchangeOrder, ServerLink, WorkerPace
 from laptime.simulate.exchange_order import play as play_exchanges
-from laptime.simulate.fabric import Fabric
+from laptime.simulate.fabric import GLOO, Fabric
 from laptime.simulate.step import play
 from laptime.simulate.training import averaging_s
 

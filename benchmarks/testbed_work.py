@@ -15,17 +15,12 @@ from laptime.hardware.cluster import Cluster
 from laptime.model import LOSS_LAYER, Workload
 from laptime.model.plan import Plan
 from laptime.ops.rescaling import rescaled
-from laptime.simulate.fabric import LinkHabits
 from laptime.simulate.features import split_features
 from laptime.simulate.shared_cores import SharedCores
 from laptime.simulate.work import LayerWork, RankWork, layer_facts
 
 LINKS = {"1gbit": "ethernet-1g", "100mbit": "ethernet-100m", "10mbit": "ethernet-10m"}
 STAGES_OF_2 = 2  # layers of the first of two stages, as laptime cuts this network: conv1 and conv2
-# gloo over TCP: what it reaches of a link, what a collective takes beside it, and that it computes itself.
-GLOO = LinkHabits(
-    inside_beside=1.0, inside_alone=1.0, between=0.9, sync_s=0.003, call_s=0.001, contention=0.0
-)
 CORES = SharedCores(count=2, turns=1.15)
 CALL_S = 0.018  # of one core: an exchange with a parameter server, Ray's work on both sides
 

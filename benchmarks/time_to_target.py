@@ -12,6 +12,7 @@ not reach the target in time are left out and counted.
 from __future__ import annotations
 
 import argparse
+import json
 import math
 import os
 from collections.abc import Sequence
@@ -77,9 +78,15 @@ class Repetitions:
 
 
 def repeat(
-    hosts: Sequence[Host], strategy: str, lr: float, seeds: Sequence[int], *, slow: bool
+    hosts: Sequence[Host],
+    strategy: str,
+    lr: float,
+    seeds: Sequence[int],
+    *,
+    slow: bool,
+    rows: Path | None = None,
 ) -> Repetitions:
-    """Train once with each seed."""
+    """Train once with each seed; each training is a line of `rows`."""
     seconds, reason = [], ""
     for seed in seeds:
         config = CONFIG.replace("SEED", str(seed)).replace("RATE", str(lr))
@@ -95,8 +102,14 @@ def repeat(
         except TrainingFailed as error:
             reason = f"; {error}"
             continue
-        if isinstance(target, TargetTime) and target.reached:
+        if not isinstance(target, TargetTime):
+            continue
+        if target.reached:
             seconds.append(target.seconds)
+        if rows is not None:
+            told = {"strategy": strategy, "lr": lr, "slow": slow, "seed": seed}
+            with open(rows, "a", encoding="utf-8") as file:
+                file.write(json.dumps(told | target.document()) + "\n")
         print(strategy, lr, "slow" if slow else "equal", seed, target, flush=True)
     return Repetitions(seconds=tuple(seconds), tried=len(seeds), reason=reason)
 
@@ -123,11 +136,15 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--rates", default="1gbit,100mbit")
     parser.add_argument("--strategies", default=",".join(PLANS))
-    parser.add_argument("--lr", default="0.01,0.02,0.04")
+    parser.add_argument(
+        "--lr", default="0.01,0.02,0.04", help="or one of each strategy: data=0.08,mixed=0.02"
+    )
     parser.add_argument("--repeat", type=int, default=5)
     parser.add_argument("--markdown", type=Path)
+    parser.add_argument("--rows", type=Path, help="a line of JSON for each training")
     asked = parser.parse_args()
-    rates, seeds = [float(lr) for lr in asked.lr.split(",")], range(1, asked.repeat + 1)
+    named = dict(word.split("=") for word in asked.lr.split(",") if "=" in word)
+    rates, seeds = [float(lr) for lr in asked.lr.split(",") if "=" not in lr], range(1, asked.repeat + 1)
     hosts = up(HOSTS, "1gbit", ssh=False)
     try:
         if set(asked.strategies.split(",")) & set(SERVED):
@@ -136,8 +153,14 @@ def main() -> None:
             set_rate(rate)
             rows = []
             for strategy in asked.strategies.split(","):
-                lr = best_rate(hosts, strategy, rates) if len(rates) > 1 else rates[0]
-                cells = [repeat(hosts, strategy, lr, seeds, slow=slow).cell() for slow in (False, True)]
+                if strategy in named:
+                    lr = float(named[strategy])
+                else:
+                    lr = best_rate(hosts, strategy, rates) if len(rates) > 1 else rates[0]
+                cells = [
+                    repeat(hosts, strategy, lr, seeds, slow=slow, rows=asked.rows).cell()
+                    for slow in (False, True)
+                ]
                 rows.append([strategy, f"{lr:g}", *cells])
             table = Table(
                 title=f"Seconds to a validation loss of {LOSS} at {rate}, {os.cpu_count()} cores",

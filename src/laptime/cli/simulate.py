@@ -338,7 +338,8 @@ def _learned(config: Config, played: _Played) -> Learned:
     made = played.made
     plan, run = made.plan, played.asked.run
     served = made.exchanges is not None
-    groups = plan.groups if plan.strategy == "mixed" else plan.data
+    grouped = plan.strategy == "mixed" or (plan.strategy == "local" and plan.groups > 1)
+    groups = plan.groups if grouped else plan.data
     training = VirtualTraining(config, workers=groups, ranks_per_worker=plan.data // groups)
     updates = training.length.updates
     if served:
@@ -347,7 +348,9 @@ def _learned(config: Config, played: _Played) -> Learned:
         assert exchanges is not None
     else:
         paces = [WorkerPace(step_s=made.step.step_s, spread=run.jitter)] * groups
-        rest_s = max(0.0, made.step_s - made.step.step_s)  # slow ranks, averages, data
+        steady = replace(played.asked, run=replace(run, jitter=0.0))
+        whole = _Played.of(steady, made.cluster, plan, made.batch).made.step_s
+        rest_s = max(0.0, whole - made.step.step_s)  # slow ranks, averages, data; jitter is the paces'
         if plan.strategy == "local":
             every = plan.average_every
             exchanges = exchange_order.local(

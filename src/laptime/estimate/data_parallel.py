@@ -208,7 +208,10 @@ def _cost(device: Device, gpus: int, habits: Habits) -> tuple[float, float]:
         return 2 * min(gpus, BOARDS.get(device.name, 1)) / bandwidth, 2 * over.latency_s
     if habits.through == "first":
         return 2 * (gpus - 1) / bandwidth, 2 * (gpus - 1) * over.latency_s
-    for mesh, shares in MESHES.items():
-        if device.name.startswith(mesh):
-            bandwidth *= shares.get(gpus, 1.0)
+    bandwidth *= mesh_share(device.name, gpus)
     return ring_all_reduce_s(1.0, gpus, bandwidth), ring_all_reduce_s(0.0, gpus, bandwidth, over.latency_s)
+
+
+def mesh_share(device: str, gpus: int) -> float:
+    """What so many GPUs of a mesh reach of a GPU's links: each of those goes to another neighbour."""
+    return next((shares.get(gpus, 1.0) for mesh, shares in MESHES.items() if device.startswith(mesh)), 1.0)

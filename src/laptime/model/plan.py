@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import math
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from typing import Any, Literal, get_args
@@ -37,7 +38,7 @@ class Plan:
     schedule: Schedule = "1f1b"
     micro_batches: int = 1  # of a batch, with several stages
     chunks: int = 1  # stages of each rank, interleaved
-    groups: int = 1  # of `mixed` and `local`: what is synchronous within itself
+    groups: int = 1  # of `mixed` and `local`: what is synchronous within itself; `local`, 1: each worker
     servers: int = 1
     staleness: int | None = None  # updates that a worker may be ahead of the slowest; None: any number
     average_every: int = 8  # updates, of `local`
@@ -78,8 +79,15 @@ class Plan:
             raise PlanError(f"experts={self.experts} does not divide data={self.data}")
         if self.strategy in ("mixed", "local") and self.data % self.groups:
             raise PlanError(f"groups={self.groups} does not divide data={self.data}")
-        if self.strategy in (*SERVED, "local") and self.stages * self.feature > 1:
-            raise PlanError(f"{self.strategy} replicates the whole network; leave out stages and feature")
+        divided = [
+            name
+            for name in ("stages", "feature", "shards", "state_shards", "experts")
+            if getattr(self, name) > 1
+        ]
+        if self.strategy in (*SERVED, "local") and divided:
+            raise PlanError(
+                f"{self.strategy} replicates the whole network; leave out {' and '.join(divided)}"
+            )
 
     @property
     def workers(self) -> int:
@@ -112,6 +120,8 @@ class Plan:
         strategy = given.setdefault("strategy", "data")
         if workers is not None and strategy in STRATEGIES:
             _complete(given, workers)
+        if strategy == "sharded":
+            given.setdefault("shards", given.get("data", 1))
         plan = cls(**given)
         if workers is not None and plan.workers != workers:
             degrees = f"data {plan.data} × stages {plan.stages} × feature {plan.feature}"
@@ -143,8 +153,8 @@ def _read(words: list[str]) -> dict[str, Any]:
         elif name == "staleness" and value in ("any", "none"):
             given[name] = None
         else:
-            if not value.lstrip("-").isdecimal():
-                raise PlanError(f"{name} is {value!r}; give a whole number, as in {name}=4")
+            if not re.fullmatch(r"-?[0-9]{1,9}", value):
+                raise PlanError(f"{name} is {value[:40]!r}; give a whole number, as in {name}=4")
             given[name] = int(value)
     return given
 
@@ -166,8 +176,6 @@ def _complete(given: dict[str, Any], workers: int) -> None:
         if named < 1 or workers % named:
             raise PlanError(f"{workers} workers cannot be divided by {named}; change a degree or the workers")
         given[missing] = workers // named
-    if given["strategy"] == "sharded":
-        given.setdefault("shards", given.get("data", 1))
     if given.get("stages", 1) > 1:
         given.setdefault("micro_batches", 2 * given["stages"])
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from laptime import hardware
+from laptime.estimate.device_speed import device
 from laptime.model.constants import Constant, of_module, of_value, unit_of
 from laptime.simulate import features, memory, step, training, work
-from laptime.simulate.fabric import LinkHabits
+from laptime.simulate.fabric import habits_of
 from laptime.simulate.training import Simulation
 
 _FIGURES = (
@@ -24,11 +25,11 @@ _FIGURES = (
 )
 
 
-def constants_of(simulation: Simulation, habits: LinkHabits = LinkHabits()) -> tuple[Constant, ...]:  # noqa: B008
+def constants_of(simulation: Simulation) -> tuple[Constant, ...]:
     """The cluster's figures and links, then what is assumed of links, ranks and failures."""
     return (
         *_of_cluster(simulation),
-        *of_value(habits),
+        *of_value(habits_of(device(simulation.cluster.device))),
         *(constant for module in (step, work, features, memory, training) for constant in of_module(module)),
     )
 

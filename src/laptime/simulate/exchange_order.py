@@ -37,6 +37,7 @@ class WorkerPace:
     slowdown: float = 1.0  # times as long
     spread: float = 0.0  # standard deviation over the mean
     near: bool = False  # on the host of the server: no link between them
+    link: int | None = None  # workers with the same number share it; None: each has its own
     ranks: int = 1  # that compute a gradient together, each on a core
     call_s: float = 0.0  # of one core, for each exchange with a server, beside the link
 
@@ -254,6 +255,9 @@ class _Server:
         self._push_s, self._pull_s = link.push_s / link.servers, link.pull_s / link.servers
         self._apply_s = link.apply_s / link.servers
         self._near = [pace.near for pace in paces]
+        own = [workers + number if pace.link is None else pace.link for number, pace in enumerate(paces)]
+        self._links = own  # of each worker, and when each of them is free
+        self._sending_free_s, self._getting_free_s = (dict.fromkeys(own, 0.0) for _ in range(2))
         # Over one link gradients arrive in the order in which they are sent; past it, others come sooner.
         self.in_order = len(set(self._near)) == 1
         self._up_free_s = self._down_free_s = self._processor_free_s = 0.0
@@ -268,6 +272,15 @@ class _Server:
         self._read: list[int] = []
         self._made: list[int] = []
         self._answered: list[float] = []
+
+    def waits(self, worker: int) -> float:
+        """Seconds until the worker's own link is free for its gradient, which takes it then."""
+        if self._near[worker] or not self._link.worker_push_s:
+            return 0.0
+        now_s, link = self._env.now, self._links[worker]
+        begin_s = max(now_s, self._sending_free_s[link])
+        self._sending_free_s[link] = begin_s + self._link.worker_push_s
+        return begin_s - now_s
 
     def push(self, worker: int) -> float:
         """Send a gradient now: when it arrives."""
@@ -341,8 +354,11 @@ class _Server:
         if self._near[self._worker[row]]:
             self._answered[row] = at_s
             return at_s, self._version
+        link = self._links[self._worker[row]]
+        begin_s = max(at_s, self._getting_free_s[link])
+        self._getting_free_s[link] = begin_s + self._link.worker_pull_s
         self._down_free_s = max(at_s, self._down_free_s) + self._pull_s
-        answered_s = max(self._down_free_s, at_s + self._link.worker_pull_s)
+        answered_s = max(self._down_free_s, self._getting_free_s[link])
         self._answered[row] = answered_s
         return answered_s, self._version
 
@@ -371,6 +387,9 @@ def _work(
     for done, compute_s in enumerate(times, start=1):
         computing_s += compute_s + pace.call_s
         yield env.timeout(max(0.0, ready_s + compute_s + pace.call_s - env.now))
+        busy_s = server.waits(number)
+        if busy_s:
+            yield env.timeout(busy_s)
         arrives_s = server.push(number)
         if not server.in_order:
             yield env.timeout(arrives_s - env.now)
@@ -403,6 +422,9 @@ def _work_on(
         if pace.call_s:
             yield cores.compute(call)
         computing_s += env.now - begun_s
+        busy_s = server.waits(number)
+        if busy_s:
+            yield env.timeout(busy_s)
         arrives_s = server.push(number)
         if not server.in_order:
             yield env.timeout(arrives_s - env.now)

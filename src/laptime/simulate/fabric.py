@@ -14,7 +14,8 @@ from typing import Annotated, Literal
 
 from laptime import hardware
 from laptime.errors import HardwareError
-from laptime.estimate.data_parallel import DDP
+from laptime.estimate.data_parallel import DDP, mesh_share
+from laptime.hardware import Device, Link
 from laptime.hardware.cluster import Cluster
 from laptime.model.constants import Source
 from laptime.model.plan import Plan
@@ -46,6 +47,18 @@ class LinkHabits:
     contention: Annotated[
         float, Source("Seconds lost for each of hidden communication; fitted as above.")
     ] = DDP.contention
+
+
+# gloo over TCP, between CPUs: what it reaches of a link, and that it computes itself. Set on rows of `data`
+# on the test bed (`python -m benchmarks.testbed_simulation`).
+GLOO = LinkHabits(
+    inside_beside=1.0, inside_alone=1.0, between=0.9, sync_s=0.003, call_s=0.001, contention=0.0
+)
+
+
+def habits_of(device: Device) -> LinkHabits:
+    """NCCL's between GPUs, gloo's between CPUs."""
+    return GLOO if device.kind == "cpu" else LinkHabits()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,9 +96,7 @@ class Fabric:
         """What a group has of the links; `beside` a backward pass less than alone."""
         inside, between = hardware.cluster_links(self.cluster)
         share = self.habits.inside_beside if beside else self.habits.inside_alone
-        bandwidth = inside.bandwidth if inside is not None else math.inf
-        if self.cluster.wiring == "host" and inside is not None:
-            bandwidth /= max(1, group.per_node * group.sharers // 2)
+        bandwidth = inside.bandwidth * self._wired(inside, group) if inside is not None else math.inf
         network = 0.0
         if between is not None:
             rails = self.cluster.rails * between.bandwidth * self.habits.between
@@ -96,6 +107,16 @@ class Fabric:
             between=network,
             between_latency_s=between.latency_s if between is not None else 0.0,
         )
+
+    def _wired(self, inside: Link, group: Group) -> float:
+        """The share of a device's link that a group has, by how the node is wired."""
+        wiring, host = self.cluster.wiring, max(1, group.per_node * group.sharers // 2)
+        if wiring == "mesh":
+            return mesh_share(self.cluster.device, group.per_node)
+        if wiring == "pairs" and group.per_node > 2:
+            name = hardware.device(self.cluster.device).host_link
+            return 1.0 if name is None else hardware.link(name).bandwidth / inside.bandwidth / host
+        return 1 / host if wiring == "host" else 1.0
 
     def seconds(self, kind: Kind, size: float, group: Group, *, beside: bool = False) -> float:
         """How long a collective of `size` bytes takes, by the fastest way that it can be done."""

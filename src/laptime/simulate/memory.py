@@ -85,6 +85,15 @@ def in_flight(rank: int, plan: Plan) -> dict[int, int]:
     return most
 
 
+def put_off(rank: int, plan: Plan) -> int:
+    """The most micro-batches whose gradients of weights wait, beside the one that runs."""
+    waiting = most = 0
+    for action in ORDERS[plan.schedule](rank, plan.stages, plan.micro_batches, plan.chunks):
+        waiting += {Pass.INPUT: 1, Pass.WEIGHT: -1}.get(action.kind, 0)
+        most = max(most, waiting)
+    return most
+
+
 def _activations(rank: int, parts: Sequence[Sequence[LayerWork]], plan: Plan) -> float:
     chunks = parts[rank :: plan.stages]
     total = 0.0
@@ -97,6 +106,8 @@ def _activations(rank: int, parts: Sequence[Sequence[LayerWork]], plan: Plan) ->
                 blocks[layer.block] = blocks.get(layer.block, 0.0) + layer.kept_bytes
                 entered.setdefault(layer.block, layer.output_bytes)
             total += count * sum(entered.values()) + max(blocks.values(), default=0.0)
+            # A gradient of weights that is put off needs what was computed again.
+            total += put_off(rank, plan) * sum(blocks.values())
         else:
             total += count * sum(layer.kept_bytes for layer in layers)
     return total

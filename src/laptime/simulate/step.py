@@ -24,7 +24,7 @@ from laptime.model.layers import LOSS_LAYER, LayerSeconds
 from laptime.model.plan import Plan
 from laptime.simulate.fabric import Fabric, Group, Kind, LinkHabits, PlanGroups, groups_of
 from laptime.simulate.schedules import ORDERS, Action, Pass
-from laptime.simulate.work import INPUT_SHARE, LayerWork, RankWork, cut
+from laptime.simulate.work import INPUT_SHARE, Experts, LayerWork, RankWork, cut
 
 BUCKET_BYTES: Annotated[float, Source("The default of DistributedDataParallel.")] = 25 * 2**20
 FIRST_BUCKET_BYTES: Annotated[float, Source("Of its first bucket, so that it starts early.")] = 2**20
@@ -249,6 +249,7 @@ class _Rank:
         self.following: list[
             tuple[float, int, float, tuple[str, ...]]
         ] = []  # averages of scattered gradients
+        self.gathering_s = 0.0  # that the compute stream has waited for parameters
         self.forwards_left = plan.micro_batches * len(self.chunks)
         self.bucket, self.buckets = _Bucket(), 0
 
@@ -285,10 +286,11 @@ class _Rank:
             return
         self._wait_until(max(computed_s, self.arrived_s) + self.habits.sync_s, Account.COMMUNICATION)
         self.transfers.sort(key=lambda each: each.end_s)
-        hidden = sum(
+        beside = sum(
             max(0.0, min(each.end_s, computed_s) - each.start_s) for each in self.transfers if each.layers
         )
-        self._take(self.habits.contention * hidden, Account.BACKWARD)
+        hidden = beside - self.gathering_s
+        self._take(self.habits.contention * max(0.0, hidden), Account.BACKWARD)
 
     def _cause(self, action: Action) -> str:
         if action.kind is Pass.FORWARD and action.micro == 0 and action.chunk == 0:
@@ -338,9 +340,9 @@ class _Rank:
         """Layers forward: in the forward pass, or again in the backward pass."""
         for layer in layers:
             charged = Account.LOSS if layer.name == LOSS_LAYER and account is Account.FORWARD else account
-            self._experts(layer)
+            self._experts(layer, Experts.FIRST)
             self._take(layer.forward_s, charged, layer.name)
-            self._experts(layer)
+            self._experts(layer, Experts.LAST)
             self._wait_for("all_reduce", layer.forward_bytes, self.groups.feature)
 
     def _backward(
@@ -352,10 +354,10 @@ class _Rank:
                 self._computed(block.layers[::-1], Account.BACKWARD)
             for layer in block.layers:
                 if exchanges:
-                    self._experts(layer)
+                    self._experts(layer, Experts.LAST)
                 self._take(layer.backward_s * share, Account.BACKWARD, layer.name)
                 if exchanges:
-                    self._experts(layer)
+                    self._experts(layer, Experts.FIRST)
                     self._wait_for("all_reduce", layer.backward_bytes, self.groups.feature)
                 if last and self.plan.shards == 1:
                     self._add_gradients(layer)
@@ -410,18 +412,26 @@ class _Rank:
         chunk = self.chunks[action.chunk]
         forward = action.kind is Pass.FORWARD
         size = chunk.layers[-1].output_bytes if forward else chunk.received_bytes
-        arrives_s = self._over("send", size if self.plan.stages > 1 else 0.0, self.groups.neighbours)
+        # Each of the ranks that split features sends its part; without `sequence` they gather it again.
+        arrives_s = self.at_s
+        if self.plan.stages > 1 and size:
+            arrives_s = self._over("send", size / self.plan.feature, self.groups.neighbours)
+            if not self.plan.sequence:
+                arrives_s += self.seconds("all_gather", size, self.groups.feature, False)
         kind = Pass.FORWARD if forward else Pass.BACKWARD
         self._event(kind, action.micro, self._place(action.chunk)).succeed(arrives_s)
 
-    def _experts(self, layer: LayerWork) -> None:
-        if layer.experts and self.plan.experts > 1:
+    def _experts(self, layer: LayerWork, place: Experts) -> None:
+        """Samples to the ranks of their experts, or back."""
+        if self.plan.experts > 1 and place in layer.experts:
             self._wait_for("all_to_all", layer.output_bytes, self.groups.experts)
 
     def _add_gradients(self, layer: LayerWork) -> None:
         """DDP's buckets: what is full is exchanged while the pass goes on."""
-        if self.groups.data.ranks == 1 or self.plan.strategy == "local":
+        if self.groups.data.ranks == 1:
             return
+        if layer.experts and self.plan.experts == self.groups.data.ranks > 1:
+            return  # each rank has experts that no other has
         self.bucket.bytes += layer.parameters * self.plan.gradient_bytes
         if layer.parameters:
             self.bucket.layers.append(layer.name)
@@ -449,7 +459,9 @@ class _Rank:
                 self.gathered[block.name] = self._over(
                     "all_gather", size, self.groups.data, block.names, beside=True
                 )
-        self._wait_until(self.gathered[blocks[0].name], Account.COMMUNICATION)
+        there_s = self.gathered[blocks[0].name]
+        self.gathering_s += max(0.0, there_s - self.at_s)
+        self._wait_until(there_s, Account.COMMUNICATION)
 
     def _scatter(self, block: _Block, *, last: bool) -> None:
         """Gradients of a block: each rank keeps the mean of its own shard."""

@@ -23,7 +23,7 @@ from laptime.model.plan import SERVED, Plan
 from laptime.simulate.cluster_work import cluster_work
 from laptime.simulate.exchange_order import ExchangeOrder, ServerLink, WorkerPace
 from laptime.simulate.exchange_order import play as play_exchanges
-from laptime.simulate.fabric import Fabric, LinkHabits, groups_of
+from laptime.simulate.fabric import Fabric, Group, LinkHabits, habits_of
 from laptime.simulate.memory import RankMemory, memory_of
 from laptime.simulate.step import PlayedStep
 from laptime.simulate.step import play as play_step
@@ -189,18 +189,19 @@ def simulate(
     *,
     batch: int | None = None,
     run: TrainingRun = TrainingRun(),  # noqa: B008
-    habits: LinkHabits = LinkHabits(),  # noqa: B008
+    habits: LinkHabits | None = None,
     correction: Correction | None = None,
 ) -> Simulation:
     """Play a plan; `batch` samples for each replica, by default as many as the workload has.
 
+    habits      what collectives reach of links; by default those of NCCL, between CPUs of gloo
     correction  what a run of one worker took, which corrects the predicted times of layers
     """
     batch = workload.batch if batch is None else batch
     placed = cluster_work(workload, cluster, plan, batch, correction)
     work = placed.work
-    fabric = Fabric(cluster=cluster, habits=habits)
-    alone = plan if plan.strategy not in SERVED else group_of(plan)
+    fabric = Fabric(cluster=cluster, habits=habits or habits_of(placed.device))
+    alone = group_of(plan)
     step = play_step(work, alone, fabric, parts=placed.parts)
     exchanges = None
     if plan.strategy in SERVED:
@@ -268,21 +269,30 @@ def _delayed(
         pace = random.normal(0.0, SPREAD, ranks)
         # The largest of these is that of an average draw, so that two seeds agree on the mean.
         pace *= expected_slowest(ranks) * SPREAD / pace.max() if pace.max() > 0 else 1.0
-        slow_nodes = random.random(-(-ranks // cluster.devices_per_node)) < cluster.slow_share
-        pace += (cluster.slowdown - 1) * np.repeat(slow_nodes, cluster.devices_per_node)[:ranks]
+        pace += slow_ranks(plan, cluster, run.seed) - 1
     if paces:
         pace -= 1 - np.array(paces)  # faster devices delay nobody
-    times = np.empty(run.steps)
-    slowest = np.empty(run.steps, dtype=np.int64)
+    together = plan.average_every if plan.strategy == "local" else 1  # steps until all wait for each other
+    waits = -(-run.steps // together)
+    times = np.empty(waits)
+    slowest = np.empty(waits, dtype=np.int64)
     each = max(1, MOST_DRAWS // ranks)
-    for begin in range(0, run.steps, each):
-        count = min(each, run.steps - begin)
+    for begin in range(0, waits, each):
+        count = min(each, waits - begin)
         delays = np.broadcast_to(pace, (count, ranks))
         if run.jitter:
-            delays = delays + random.normal(0.0, run.jitter, (count, ranks))
+            delays = delays + random.normal(0.0, run.jitter / together**0.5, (count, ranks))
         slowest[begin : begin + count] = delays.argmax(axis=1)
         times[begin : begin + count] = step_s + compute_s * np.maximum(0.0, delays.max(axis=1))
-    return times, slowest
+    return times.repeat(together)[: run.steps], slowest.repeat(together)[: run.steps]
+
+
+def slow_ranks(plan: Plan, cluster: Cluster, seed: int) -> NDArray[np.float64]:
+    """Times as long as each rank takes, by the slow nodes of the cluster."""
+    nodes = -(-plan.workers // cluster.devices_per_node)
+    slow = np.random.default_rng([seed, nodes]).random(nodes) < cluster.slow_share
+    factors: NDArray[np.float64] = np.where(slow, cluster.slowdown, 1.0)
+    return factors.repeat(cluster.devices_per_node)[: plan.workers]
 
 
 def averaging_s(work: RankWork, plan: Plan, fabric: Fabric) -> float:
@@ -290,16 +300,22 @@ def averaging_s(work: RankWork, plan: Plan, fabric: Fabric) -> float:
     if plan.strategy != "local":
         return 0.0
     size = sum(layer.parameters for layer in work.layers) * plan.gradient_bytes
-    return fabric.seconds("all_reduce", size, groups_of(plan, fabric.cluster).data) / plan.average_every
+    beside = group_of(plan).data  # ranks of a group, each of which averages with its like
+    groups = plan.data // beside
+    room = fabric.cluster.devices_per_node
+    across = Group(ranks=groups, per_node=max(1, min(room // beside, groups)), sharers=min(room, beside))
+    return fabric.seconds("all_reduce", size, across) / plan.average_every
 
 
 # -- parameter servers ---------------------------------------------------------------------------------------
 
 
 def group_of(plan: Plan) -> Plan:
-    """What is synchronous within itself: a worker of `asynchronous`, a group of `mixed`."""
-    ranks = plan.data // plan.groups if plan.strategy == "mixed" else 1
-    return replace(plan, strategy="data", data=ranks, groups=1)
+    """What is synchronous within itself: a worker of `asynchronous`, a group of `mixed` or `local`."""
+    if plan.strategy not in (*SERVED, "local"):
+        return plan
+    alone = plan.strategy == "asynchronous" or (plan.strategy == "local" and plan.groups == 1)
+    return replace(plan, strategy="data", data=1 if alone else plan.data // plan.groups, groups=1)
 
 
 def served(
@@ -324,12 +340,15 @@ def served(
     spread = float(np.hypot(SPREAD, run.jitter))
     computing_s = step.step_s - applied_s  # the server updates, not the worker
     each = plan.data // count  # ranks of a worker
+    slow = slow_ranks(plan, fabric.cluster, run.seed)
     paces = [
         WorkerPace(
-            step_s=computing_s * max(relative[worker * each : (worker + 1) * each], default=1.0),
+            step_s=computing_s * max(relative[first : first + each], default=1.0),
+            slowdown=float(slow[first : first + each].max()),
             spread=spread,
+            link=first // fabric.cluster.devices_per_node,
         )
-        for worker in range(count)
+        for first in range(0, plan.data, each)
     ]
     return play_exchanges(
         paces,

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from enum import Flag, auto
 from functools import lru_cache
+from itertools import groupby
 from typing import Annotated
 
 from laptime.errors import PlanError
@@ -25,6 +27,15 @@ INPUT_SHARE: Annotated[
 _HOST = "(host)"
 
 
+class Experts(Flag):
+    """What a layer has to do with experts, which are on other ranks than the samples."""
+
+    NONE = 0
+    HOLDS = auto()
+    FIRST = auto()  # of its block: samples are sent to the ranks of their experts before it
+    LAST = auto()  # and sent back after it
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LayerWork:
     """One layer on one rank, for one micro-batch; bytes are those of the rank's own part."""
@@ -39,7 +50,7 @@ class LayerWork:
     copied_bytes: float = 0.0  # of its parameters in the type of autocast, until the backward pass is over
     forward_bytes: float = 0.0  # exchanged after its forward pass by ranks that split features
     backward_bytes: float = 0.0  # and after its backward pass
-    experts: bool = False  # holds experts: its input and output go to the ranks that have them
+    experts: Experts = Experts.NONE
 
     @property
     def block(self) -> str:
@@ -77,7 +88,14 @@ def rank_work(
             f"give batch={plan.micro_batches * -(-batch // plan.micro_batches)}"
         )
     work = _rank_work(
-        workload, device, plan.feature, plan.sequence, batch // plan.micro_batches, plan.micro_batches
+        workload,
+        device,
+        plan.feature,
+        plan.sequence,
+        plan.experts,
+        plan.parameter_bytes,
+        batch // plan.micro_batches,
+        plan.micro_batches,
     )
     return work if correction is None else _corrected(work, device, correction)
 
@@ -105,7 +123,14 @@ def _corrected(work: RankWork, device: Device, correction: Correction) -> RankWo
 
 @lru_cache(256)
 def _rank_work(
-    workload: Workload, device: Device, feature: int, sequence: bool, micro: int, micro_batches: int
+    workload: Workload,
+    device: Device,
+    feature: int,
+    sequence: bool,
+    experts: int,
+    parameter_bytes: int,
+    micro: int,
+    micro_batches: int,
 ) -> RankWork:
     sized = rescaled(workload, micro)
     split = split_features(sized, feature, sequence=sequence) if feature > 1 else None
@@ -120,19 +145,25 @@ def _rank_work(
     order += [name for name in seconds if name not in order]
     facts = layer_facts(sized)
     shares = split.kept_shares if split else {}
+    have_experts = _with_experts(order)
+
+    def parts_of(name: str) -> int:
+        """Ranks that a layer's parameters are divided among."""
+        return (feature if split and name in split.linear else 1) * (experts if name in have_experts else 1)
+
     layers = tuple(
         LayerWork(
             name=name,
             forward_s=seconds[name][Phase.FORWARD],
             backward_s=seconds[name][Phase.BACKWARD],
-            update_s=seconds[name][Phase.UPDATE],
+            update_s=seconds[name][Phase.UPDATE] / (experts if name in have_experts else 1),
             forward_bytes=split.forward_bytes.get(name, 0.0) if split else 0.0,
             backward_bytes=split.backward_bytes.get(name, 0.0) if split else 0.0,
-            experts="expert" in name,
-            parameters=facts[name].parameters // (feature if split and name in split.linear else 1),
-            output_bytes=facts[name].output_bytes,
+            experts=have_experts.get(name, Experts.NONE),
+            parameters=facts[name].parameters // parts_of(name),
+            output_bytes=facts[name].passed_bytes(parameter_bytes),
             kept_bytes=facts[name].kept_bytes * shares.get(name, 1.0),
-            copied_bytes=facts[name].copied_bytes / (feature if split and name in split.linear else 1),
+            copied_bytes=facts[name].copied_bytes / parts_of(name),
         )
         for name in order
     )
@@ -146,6 +177,17 @@ def _rank_work(
     )
 
 
+def _with_experts(order: Sequence[str]) -> dict[str, Experts]:
+    """Layers that hold experts, in the network's order; the first and the last of each block."""
+    found: dict[str, Experts] = {}
+    for _, block in groupby((name for name in order if "expert" in name), key=block_of):
+        names = list(block)
+        found |= dict.fromkeys(names, Experts.HOLDS)
+        found[names[0]] |= Experts.FIRST
+        found[names[-1]] |= Experts.LAST
+    return found
+
+
 @dataclass(slots=True)
 class LayerFacts:
     """What a layer holds and hands on, whatever it runs on."""
@@ -154,6 +196,11 @@ class LayerFacts:
     output_bytes: float = 0.0
     kept_bytes: float = 0.0
     copied_bytes: float = 0.0
+    element_bytes: int = 4  # of its output
+
+    def passed_bytes(self, most: int) -> float:
+        """Its output with elements of so many bytes at most, as parameters have them."""
+        return self.output_bytes * min(1.0, most / self.element_bytes)
 
 
 def layer_facts(workload: Workload) -> dict[str, LayerFacts]:
@@ -175,7 +222,7 @@ def layer_facts(workload: Workload) -> dict[str, LayerFacts]:
                 layer.copied_bytes += min(more, operation.written)
                 more -= min(more, operation.written)
             layer.kept_bytes += more
-            layer.output_bytes = float(operation.written)
+            layer.output_bytes, layer.element_bytes = float(operation.written), operation.element_bytes
             alive = operation.alive
     kept = sum(layer.kept_bytes for layer in facts.values())
     whole = workload.memory.activations - sum(layer.copied_bytes for layer in facts.values())
@@ -190,12 +237,18 @@ def layer_facts(workload: Workload) -> dict[str, LayerFacts]:
 def cut(
     layers: Sequence[LayerWork], stages: int, slowness: Sequence[float] = ()
 ) -> tuple[tuple[LayerWork, ...], ...]:
-    """Layers in `stages` parts so that the longest, on stages of unequal speed, is as short as it can be."""
+    """Layers in `stages` parts so that the longest, on stages of unequal speed, is as short as it can be.
+
+    Blocks stay whole, if there are enough of them: more than one tensor passes inside a block.
+    """
     whole = [layer for layer in layers if layer.name != LOSS_LAYER]
     if stages > len(whole):
         raise PlanError(f"{stages} stages of {len(whole)} layers; give at most stages={len(whole)}")
     factors = slowness or [1.0] * stages
-    seconds = [layer.forward_s + layer.backward_s for layer in whole]
+    units = [tuple(block) for _, block in groupby(whole, key=lambda layer: layer.block)]
+    if stages > len(units):
+        units = [(layer,) for layer in whole]
+    seconds = [sum(layer.forward_s + layer.backward_s for layer in unit) for unit in units]
     low, high = 0.0, max(factors) * sum(seconds)
     for _ in range(60):
         middle = (low + high) / 2
@@ -205,7 +258,10 @@ def cut(
             low = middle
     ends = _filled(seconds, factors, high) or range(1, stages + 1)
     begins = [0, *ends[:-1]]
-    parts = [tuple(whole[begin:end]) for begin, end in zip(begins, ends, strict=True)]
+    parts = [
+        tuple(layer for unit in units[begin:end] for layer in unit)
+        for begin, end in zip(begins, ends, strict=True)
+    ]
     parts[-1] += tuple(layer for layer in layers if layer.name == LOSS_LAYER)
     return tuple(parts)
 
