@@ -25,8 +25,8 @@ from typing import Any
 import numpy as np
 
 from benchmarks.testbed_rows import FOLDER, SLOW
-from benchmarks.testbed_simulation import APPLY_S, SLOWDOWN, SPREAD
-from benchmarks.testbed_work import CALL_S, CORES, bed, measured, work_of
+from benchmarks.testbed_simulation import SLOWDOWN, SPREAD
+from benchmarks.testbed_work import APPLY_S, CALL_S, CORES, MEETING, NEAR_CALL_S, bed, measured, work_of
 from benchmarks.time_to_target import BATCH, CONFIG, HOSTS, LOSS, PLANS, RANKS_PER_HOST
 from laptime.hardware import cluster_links
 from laptime.model.comparison import geometric_mean
@@ -94,25 +94,33 @@ class Training:
         # A ring of four ranks crosses the link between two hosts with 3/2 of the bytes each way.
         ring_s = 1.5 * over_s + sync_s
         size_of_group = RANKS_PER_HOST if self.strategy == "mixed" else 1
-        near = self.seed % 2 == 1  # the first host has the server
+        first = self.seed % 2 == 1  # the first host has the server
+        at_server = [
+            served and (worker * size_of_group < RANKS_PER_HOST) == first
+            for worker in range(RANKS // size_of_group)
+        ]
         paces = [
             WorkerPace(
                 step_s=step_s + (GLOO.sync_s + 4 * GLOO.call_s if size_of_group > 1 else 0.0),
                 slowdown=SLOWDOWN if self.slow and worker == SLOW // size_of_group else 1.0,
                 spread=SPREAD,
-                near=served and (worker * size_of_group < RANKS_PER_HOST) == near,
+                near=here,
                 ranks=size_of_group,
-                call_s=CALL_S if served else 0.0,
+                call_s=(NEAR_CALL_S if here else CALL_S) if served else 0.0,
             )
-            for worker in range(RANKS // size_of_group)
+            for worker, here in enumerate(at_server)
         ]
         common: dict[str, Any] = {"updates": updates, "seed": self.seed, "validation": pause, "cores": CORES}
         if self.strategy == "data":
             return synchronous(paces, exchange_s=ring_s, **common)
-        if self.strategy == "local":
+        if self.strategy == "local":  # what is validated is the average of all
+            common["validation"] = ValidationPause(every=every, seconds=pause.seconds + ring_s)
             return local(paces, exchange_s=ring_s, average_every=AVERAGE_EVERY, **common)
         return play(
-            paces, ServerLink(push_s=over_s, pull_s=over_s, apply_s=APPLY_S), staleness=None, **common
+            paces,
+            ServerLink(push_s=over_s, pull_s=over_s, apply_s=APPLY_S, meeting=MEETING),
+            staleness=None,
+            **common,
         )
 
 

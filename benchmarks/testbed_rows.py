@@ -21,7 +21,7 @@ import numpy as np
 import torch
 from tools.testbed import down, set_rate, start_ray, up
 
-from benchmarks.on_hosts import RAY_NODE, TrainingFailed
+from benchmarks.on_hosts import RAY_NODE, SERVED, TrainingFailed
 from benchmarks.on_hosts import Plan as Spread
 from benchmarks.on_hosts import train as train_on
 from benchmarks.strategies import BATCH, CONFIG, NETWORKS, OF_FOUR, PLANS, STEPS, Measured, measure
@@ -52,13 +52,15 @@ class Cell:
         return [] if self.bound is None else [f"parallel.staleness={self.bound}"]
 
 
-def cells() -> Iterator[Cell]:
-    """Everything that is measured at each bandwidth."""
+def cells(*, served: bool) -> Iterator[Cell]:
+    """Everything that is measured at each bandwidth, with parameter servers or without."""
     for rate in STEPS:
         for strategy in PLANS:
             for ranks in (2, RANKS):
-                if ranks == RANKS or strategy not in OF_FOUR:
+                if (strategy in SERVED) == served and (ranks == RANKS or strategy not in OF_FOUR):
                     yield Cell(strategy=strategy, rate=rate, ranks=ranks)
+        if not served:
+            continue
         yield Cell(strategy="asynchronous", rate=rate, ranks=RANKS, slow=True)
         yield Cell(strategy="asynchronous", rate=rate, ranks=RANKS, bound=BOUND)
         yield Cell(strategy="asynchronous", rate=rate, ranks=RANKS, slow=True, bound=BOUND)
@@ -119,12 +121,15 @@ def main() -> None:
     with tempfile.NamedTemporaryFile("w", dir=FOLDER, suffix=".jsonl", delete=False) as file:
         try:
             for repetition in range(asked.repeat):
+                started = False
                 for batch in BATCHES:
                     single[batch].append(one_worker(batch))
                 down()
                 hosts = up(RANKS, "1gbit", ssh=False)
-                start_ray(hosts, variables=RAY_NODE)
-                for cell in cells():
+                for cell in (*cells(served=False), *cells(served=True)):
+                    if cell.strategy in SERVED and not started:  # its nodes take processor time
+                        start_ray(hosts, variables=RAY_NODE)
+                        started = True
                     set_rate(cell.rate)
                     try:
                         made = measure(

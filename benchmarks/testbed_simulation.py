@@ -22,10 +22,14 @@ import numpy as np
 
 from benchmarks.on_hosts import SERVED
 from benchmarks.strategies import BATCH, STEPS
-from benchmarks.testbed_rows import BOUND, ROWS, SLOW, Cell
+from benchmarks.testbed_rows import BOUND, RANKS, ROWS, SLOW, Cell
 from benchmarks.testbed_work import (
+    APPLY_S,
     CALL_S,
     CORES,
+    FEATURE_S,
+    MEETING,
+    NEAR_CALL_S,
     STAGES_OF_2,
     at_once,
     bed,
@@ -40,7 +44,7 @@ from laptime.simulate.exchange_order import ExchangeOrder, ServerLink, WorkerPac
 from laptime.simulate.exchange_order import play as play_exchanges
 from laptime.simulate.fabric import GLOO, Fabric
 from laptime.simulate.step import play
-from laptime.simulate.training import averaging_s
+from laptime.simulate.training import averaging_s, group_of
 
 PLANS = {
     "model": "model,micro_batches=4",
@@ -49,11 +53,12 @@ PLANS = {
 }
 SPREAD = 0.1  # of a rank's step
 SLOWDOWN = 3.0  # of a slow rank
-APPLY_S = 0.0005
-SET_ON = (("data", None), ("asynchronous", "1gbit"))  # rows that constants were set on
+NEAR = 0.7  # of the mean staleness: below it a rank is on the server's host
+# Rows that constants were set on: gloo's, DTensor's and Ray's work, and what is lost where gradients meet.
+SET_ON = (("data", "1gbit"), ("feature", "1gbit"), ("asynchronous", "1gbit"), ("asynchronous", "10mbit"))
 
 
-def exchanges(cell: Cell, *, near: int, steps: int, seed: int = 0) -> ExchangeOrder:
+def exchanges(cell: Cell, *, near: int | None, steps: int, seed: int = 0) -> ExchangeOrder:
     """Training with a server on the host of rank `near`."""
     plan = Plan.of(PLANS.get(cell.strategy, cell.strategy), workers=cell.ranks)
     work = work_of(plan, BATCH // plan.data)
@@ -72,13 +77,13 @@ def exchanges(cell: Cell, *, near: int, steps: int, seed: int = 0) -> ExchangeOr
             spread=SPREAD,
             near=group == near,
             ranks=each,
-            call_s=CALL_S,
+            call_s=NEAR_CALL_S if group == near else CALL_S,
         )
         for group in range(groups)
     ]
     return play_exchanges(
         paces,
-        ServerLink(push_s=over_s, pull_s=over_s, apply_s=APPLY_S),
+        ServerLink(push_s=over_s, pull_s=over_s, apply_s=APPLY_S, meeting=MEETING),
         updates=steps,
         staleness=cell.bound,
         seed=seed,
@@ -86,27 +91,34 @@ def exchanges(cell: Cell, *, near: int, steps: int, seed: int = 0) -> ExchangeOr
     )
 
 
-def simulated_s(cell: Cell, near: int) -> float:
+def simulated_s(cell: Cell, near: int | None) -> float:
     """A mini-batch of 64, of all ranks together."""
     if cell.strategy in SERVED:
         made = exchanges(cell, near=near, steps=STEPS[cell.rate])
         steps = [np.diff(made.answered_s[made.worker == rank]) for rank in range(len(made.workers))]
         return float(np.mean([np.mean(each[3:]) for each in steps]))
     plan = Plan.of(PLANS.get(cell.strategy, cell.strategy), workers=cell.ranks)
-    work = crowded(work_of(plan, BATCH // plan.data), at_once(plan))
+    work = work_of(plan, BATCH // plan.data)
+    if plan.feature > 1:
+        work = replace(work, host_s=work.host_s + FEATURE_S)
+    work = crowded(work, at_once(plan))
     crowd = crowding(at_once(plan))
     habits = replace(GLOO, sync_s=GLOO.sync_s * crowd, call_s=GLOO.call_s * crowd)
     fabric = Fabric(cluster=bed(cell.rate, cell.ranks), habits=habits)
+    alone = group_of(plan)
     parts = (work.layers[:STAGES_OF_2], work.layers[STAGES_OF_2:]) if plan.stages == 2 else None
-    return play(work, plan, fabric, parts=parts).step_s + averaging_s(work, plan, fabric)
+    return play(work, alone, fabric, parts=parts).step_s + averaging_s(work, plan, fabric)
 
 
-def near_of(row: Mapping[str, Any]) -> int:
-    """The rank, or group, on the server's host: the one whose steps are the shortest."""
-    if "rank_ms" not in row:
-        return 0
-    size = len(row["rank_ms"]) // 2 if row["strategy"] == "mixed" else 1
-    return int(np.argmin(row["rank_ms"])) // size
+def near_of(row: Mapping[str, Any]) -> int | None:
+    """The rank, or group, on the server's host: others hardly ever come between; None: no rank is there."""
+    if "staleness" not in row:
+        return None
+    ages = [np.mean(rank) for rank in row["staleness"]]
+    least = int(np.argmin(ages))
+    if ages[least] < NEAR * np.mean(ages):
+        return least // 2 if row["strategy"] == "mixed" else least
+    return 0 if row["strategy"] == "asynchronous" and row["ranks"] == RANKS else None  # each host has a rank
 
 
 def cell_of(row: Mapping[str, Any]) -> Cell:
@@ -138,7 +150,7 @@ def times(found: Sequence[Mapping[str, Any]]) -> Iterator[str]:
         error = made / middle - 1
         errors[cell.strategy].append(error)
         scatter += [value / middle - 1 for value in each if len(each) > 1]
-        if not any(cell.strategy == name and rate in (None, cell.rate) for name, rate in SET_ON):
+        if (cell.strategy, cell.rate) not in SET_ON:
             tested.append(error)
         yield (
             f"| {cell.strategy} | {cell.ranks} | {cell.rate} | {middle:.1f} | {min(each):.1f}, "
@@ -186,11 +198,12 @@ def staleness(found: Sequence[Mapping[str, Any]]) -> Iterator[str]:
     yield f"means: {sizes.mean():.1f} % apart, at most {sizes.max():.1f} %"
 
 
-def _ages(ranks: Sequence[Sequence[float]], near: int) -> list[float]:
+def _ages(ranks: Sequence[Sequence[float]], near: int | None) -> list[float]:
     """Mean and 90th percentile of all gradients, means of the near rank's and of the others'."""
     whole = [age for rank in ranks for age in rank]
     far = [age for place, rank in enumerate(ranks) if place != near for age in rank]
-    ages = np.mean(whole), np.quantile(whole, 0.9), np.mean(ranks[near]), np.mean(far)
+    mine = ranks[near] if near is not None else whole
+    ages = np.mean(whole), np.quantile(whole, 0.9), np.mean(mine), np.mean(far)
     return [float(age) for age in ages]
 
 

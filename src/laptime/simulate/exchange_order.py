@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Generator, Iterator, Sequence
-from dataclasses import dataclass, fields
-from typing import Any, Literal, cast
+from dataclasses import dataclass, fields, replace
+from typing import Any, Literal, NamedTuple, cast
 
 import numpy as np
 import simpy
@@ -83,6 +83,7 @@ class ServerLink:
     servers: int = 1
     worker_push_s: float = 0.0  # a push takes this at least: on the worker's link, which carries all shares
     worker_pull_s: float = 0.0
+    meeting: float = 1.0  # times as long, where gradients meet on a server's link: TCP then loses packets
 
     def __post_init__(self) -> None:
         if type(self.servers) is not int or self.servers < 1:
@@ -219,8 +220,13 @@ def play(
     if staleness is not None and staleness < 0:
         raise PlanError(f"staleness is {staleness}; give 0 or more, or None for no bound")
     env = simpy.Environment()
-    server = _Server(env, link, paces=workers, staleness=staleness)
     shared = None if cores is None else CoresAtWork(env, cores)
+    # On shared cores a server computes, too; the mean of a round it applies once, whatever the cores.
+    updating = None
+    if shared is not None and staleness != 0:
+        updating = _Updating(shared, simpy.Resource(env), Job(seconds=link.apply_s / link.servers))
+        link = replace(link, apply_s=0.0)
+    server = _Server(env, link, paces=workers, staleness=staleness)
     working = []
     for number, (pace, generator) in enumerate(zip(workers, _generators(workers, seed), strict=True)):
         times = pace.times(updates, generator)
@@ -228,7 +234,7 @@ def play(
         work = (
             _work(env, server, number, pace, times, pause)
             if shared is None
-            else _work_on(shared, env, server, number, pace, times, pause)
+            else _work_on(shared, updating, env, server, number, pace, times, pause)
         )
         working.append(env.process(work))
     env.run()
@@ -287,7 +293,8 @@ class _Server:
         now_s = self._env.now
         if self._near[worker]:
             return now_s
-        self._up_free_s = max(now_s, self._up_free_s) + self._push_s
+        meets = self._link.meeting if self._up_free_s > now_s else 1.0
+        self._up_free_s = max(now_s, self._up_free_s) + self._push_s * meets
         return max(self._up_free_s, now_s + self._link.worker_push_s)
 
     def exchange(self, worker: int, read: int, arrived_s: float) -> tuple[float, int] | simpy.Event:
@@ -403,8 +410,23 @@ def _work(
     )
 
 
+class _Updating(NamedTuple):
+    """A server's updates on shared cores, one after the other."""
+
+    cores: CoresAtWork
+    turn: simpy.Resource
+    job: Job
+
+    def update(self) -> Generator[simpy.Event, Any, None]:
+        """One of them."""
+        with self.turn.request() as turn:
+            yield turn
+            yield self.cores.compute(self.job)
+
+
 def _work_on(
     cores: CoresAtWork,
+    updating: _Updating | None,
     env: simpy.Environment,
     server: _Server,
     number: int,
@@ -414,7 +436,7 @@ def _work_on(
 ) -> Generator[simpy.Event, Any, WorkerTime]:
     """The same on cores that others compute on, too."""
     version, ready_s, computing_s, validating_s = 0, 0.0, 0.0, 0.0
-    call = Job(seconds=pace.call_s, most=1 / pace.slowdown)
+    call = Job(seconds=pace.call_s)  # in other processes than the worker's, which a slow one does not slow
     for done, compute_s in enumerate(times, start=1):
         yield env.timeout(max(0.0, ready_s - env.now))
         begun_s = env.now
@@ -426,9 +448,10 @@ def _work_on(
         if busy_s:
             yield env.timeout(busy_s)
         arrives_s = server.push(number)
-        if not server.in_order:
-            yield env.timeout(arrives_s - env.now)
-        answer = server.exchange(number, version, arrives_s)
+        yield env.timeout(arrives_s - env.now)
+        if updating is not None:
+            yield from updating.update()
+        answer = server.exchange(number, version, env.now)
         ready_s, version = (yield answer) if isinstance(answer, simpy.Event) else answer
         if pause is not None and done % pause.every == 0:
             yield env.timeout(max(0.0, ready_s - env.now))
