@@ -1,7 +1,8 @@
 """Simulated against published training on several nodes: `python -m benchmarks.clusters [--rows]`.
 
 The rows are in `benchmarks/scaling/published`. Each series (a network of one source on one kind of GPU, in
-one precision) has an anchor: its row with the fewest GPUs. How much faster or slower that row is than a
+one precision) has an anchor: its row with the fewest GPUs, and of those with the largest batch, since filling
+and draining a pipeline matters least there. How much faster or slower that row is than a
 predicted one is the only thing that is taken from it, as a factor on all computing; fused kernels, compilers
 and float8 are in there. All other rows of the series, with other numbers of GPUs, batches and degrees, are
 simulated with that factor and compared.
@@ -87,7 +88,15 @@ class Row:
     def series(self) -> tuple[object, ...]:
         """What has one anchor."""
         variant = tuple(word in self.note for word in _VARIANTS)
-        facts = self.layers, self.hidden, self.sequence, self.precision, self.device, self.plan.recompute
+        facts = (
+            self.layers,
+            self.hidden,
+            self.heads,
+            self.sequence,
+            self.precision,
+            self.device,
+            self.plan.recompute,
+        )
         return self.source, self.network, *facts, *variant, self.plan.shards > 1 and self.plan.feature == 1
 
     @property
@@ -118,6 +127,8 @@ def _row(cells: dict[str, str]) -> Row:
             raise ValueError(f"no {name}")
         return int(float(text))
 
+    if "micro-batch x accumulation x GPUs is" in cells["note"]:
+        raise ValueError("batches that contradict each other")
     if _CONTEXT.search(cells["note"]):
         raise ValueError("sequences split over ranks")
     layers, hidden, heads = number("layers"), number("hidden"), number("heads")
@@ -320,7 +331,7 @@ def anchored(row: Row, habits: LinkHabits) -> float:
 
 def judged(series: Sequence[Row], habits: LinkHabits) -> Iterator[tuple[Row, float, float]]:
     """Each row but the anchor: the factor, and simulated over published less 1."""
-    anchor, *others = sorted(series, key=lambda row: (row.gpus, row.global_batch))
+    anchor, *others = sorted(series, key=lambda row: (row.gpus, -row.global_batch))
     factor = anchored(anchor, habits)
     for row in others:
         yield row, factor, simulated_s(row, factor, habits) / row.step_s - 1

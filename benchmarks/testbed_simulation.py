@@ -55,7 +55,7 @@ SPREAD = 0.1  # of a rank's step
 SLOWDOWN = 3.0  # of a slow rank
 NEAR = 0.7  # of the mean staleness: below it a rank is on the server's host
 # Rows that constants were set on: gloo's, DTensor's and Ray's work, and what is lost where gradients meet.
-SET_ON = (("data", "1gbit"), ("feature", "1gbit"), ("asynchronous", "1gbit"), ("asynchronous", "10mbit"))
+SET_ON = (("data", "1gbit"), ("feature", "1gbit"), *(("asynchronous", rate) for rate in STEPS))
 
 
 def exchanges(cell: Cell, *, near: int | None, steps: int, seed: int = 0) -> ExchangeOrder:

@@ -23,7 +23,7 @@ LINKS = {"1gbit": "ethernet-1g", "100mbit": "ethernet-100m", "10mbit": "ethernet
 STAGES_OF_2 = 2  # layers of the first of two stages, as laptime cuts this network: conv1 and conv2
 CORES = SharedCores(count=2, turns=1.15)
 # Of one core: Ray's work for an exchange, a worker's over TCP and on the server's host, and the server's.
-CALL_S, NEAR_CALL_S, APPLY_S = 0.010, 0.0015, 0.007
+CALL_S, NEAR_CALL_S, APPLY_S = 0.010, 0.006, 0.007
 FEATURE_S = 0.012  # of one core: DTensor's Python, in each step
 MEETING = 1.38  # times as long, where gradients of several workers meet on the server's link
 

@@ -237,7 +237,12 @@ def simulate(
     work = target.read(target.batch if example is not None else size)
     every_s = CHECKPOINT_S if checkpoint_every_s is None else checkpoint_every_s
     run = TrainingRun(
-        steps=steps, samples=samples, epochs=epochs, jitter=jitter, checkpoint_every_s=every_s, seed=seed
+        steps=steps,
+        samples=samples,
+        epochs=epochs if samples is None else epochs or 1,
+        jitter=jitter,
+        checkpoint_every_s=every_s,
+        seed=seed,
     )
     made = play(work, entry, plan, batch=size, run=run, correction=target.correction())
     if out is not None:

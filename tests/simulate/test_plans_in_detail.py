@@ -11,8 +11,8 @@ from laptime.hardware.cluster import Cluster
 from laptime.model.plan import Plan
 from laptime.simulate.exchange_order import ServerLink, WorkerPace
 from laptime.simulate.exchange_order import play as play_exchanges
-from laptime.simulate.fabric import Fabric, Group, LinkHabits
-from laptime.simulate.memory import put_off
+from laptime.simulate.fabric import Fabric, Group, LinkHabits, groups_of
+from laptime.simulate.memory import memory_of, put_off
 from laptime.simulate.step import play
 from laptime.simulate.training import TrainingRun, simulate
 from laptime.simulate.work import Experts, LayerWork, RankWork, cut
@@ -253,3 +253,129 @@ def test_memory_of_stages_is_that_of_their_blocks(gpt2, cluster):
     made = simulate(gpt2, cluster, plan, batch=8)
     whole = simulate(gpt2, cluster, Plan(), batch=8).memory
     assert 0.2 * whole.parameters < made.memory.parameters < 0.7 * whole.parameters
+
+
+# -- what stages hand on and what they average ---------------------------------------------------------------
+
+
+def test_gradients_do_not_delay_what_a_stage_hands_on():
+    layers = [a_layer(f"h.{place}", seconds=1e-3, parameters=50 * MIB, output=1e3) for place in range(8)]
+    plan = Plan(strategy="hybrid", stages=8, data=2, micro_batches=8)
+    several = play(work_of(*layers, micro_batches=8), plan, Fabric(cluster=nodes(2), habits=QUIET))
+    alone = play(
+        work_of(*layers, micro_batches=8), replace(plan, data=1), Fabric(cluster=nodes(1), habits=QUIET)
+    )
+    exchange = max(each.seconds for rank in several.ranks for each in rank.transfers if each.layers)
+    assert several.step_s < alone.step_s + 1.5 * exchange  # not once for each stage
+
+
+def test_stages_on_different_nodes_send_over_the_network():
+    groups = groups_of(Plan(strategy="model", stages=16, micro_batches=16), nodes(2))
+    assert [group.nodes for group in groups.neighbours] == [*[1] * 7, 2, *[1] * 7, 2]
+
+
+def test_a_divided_state_takes_gradients_where_they_are_needed():
+    layers = [a_layer(f"h.{place}", parameters=25 * MIB) for place in range(2)]
+    work, fabric = work_of(*layers), Fabric(cluster=nodes(1), habits=QUIET)
+    kinds = [
+        {each.kind for each in play(work, plan, fabric).ranks[0].transfers}
+        for plan in (Plan(data=8), Plan(data=8, state_shards=8))
+    ]
+    assert kinds == [{"all_reduce"}, {"reduce_scatter", "all_gather"}]
+
+
+def test_a_plan_within_a_pod_does_not_cross_the_core():
+    thin = replace(nodes(8), oversubscription=7.0, pod_nodes=4)
+    plans = [Plan(data=workers) for workers in (32, 64)]
+    inside, across = (
+        Fabric(cluster=thin, habits=QUIET).seconds("all_reduce", 1e9, groups_of(plan, thin).data)
+        for plan in plans
+    )
+    assert across > 4 * inside
+
+
+def test_experts_of_sharded_ranks_are_divided_once(cluster):
+    plan = Plan(strategy="sharded", data=8, shards=8)
+    work = RankWork(layers=experts_of(0, 8e6), host_s=0.0, batch=1, micro_batches=1, interval=0.1)
+    read = replace(laptime.workload("zener4", batch=1), network="experts")
+    whole = memory_of(work, read, plan).parameters
+    divided = replace(
+        work,
+        layers=tuple(
+            replace(layer, parameters=layer.parameters // 8) if layer.experts else layer
+            for layer in work.layers
+        ),
+    )
+    assert memory_of(divided, read, replace(plan, experts=8)).parameters == pytest.approx(whole)
+
+
+def test_a_network_in_bf16_travels_in_bf16(cluster):
+    import torch
+
+    with torch.device("meta"):
+        network = torch.nn.Linear(4096, 4096, dtype=torch.bfloat16)
+        read = laptime.workload(network, example=torch.empty(8, 4096, dtype=torch.bfloat16))
+    moved = simulate(read, cluster, Plan(data=8), batch=8).step.ranks[0].transfers
+    assert sum(each.bytes for each in moved) == pytest.approx(2 * (4096 * 4096 + 4096))
+
+
+def test_what_a_training_run_cannot_be_is_refused():
+    for wrong in (
+        {"steps": 0},
+        {"jitter": float("nan")},
+        {"seed": -1},
+        {"samples": -5},
+        {"checkpoint_every_s": 0.0},
+    ):
+        with pytest.raises(PlanError, match="give"):
+            TrainingRun(**wrong)
+
+
+def test_a_batch_that_no_device_has_is_refused(gpt2, cluster):
+    for batch in (0, -1, 10**15):
+        with pytest.raises(PlanError, match="batch is"):
+            simulate(gpt2, cluster, Plan(), batch=batch)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("data,servers=4", "servers and staleness are of"),
+        ("data,groups=4", "groups are of mixed and local"),
+        ("data,gradient_bytes=3", "1, 2, 4 or 8"),
+        ("model,stages=4,stages=2", "given twice"),
+    ],
+)
+def test_parts_that_a_plan_has_no_use_for_are_refused(text, said):
+    with pytest.raises(PlanError, match=said):
+        Plan.of(text)
+
+
+def test_mixed_training_has_a_group_for_each_rank_unless_it_is_said():
+    assert Plan.of("mixed", workers=8).groups == 8
+
+
+def test_faster_devices_that_wait_are_the_largest_loss(gpt2, cluster):
+    from laptime.hardware.cluster import OtherNodes
+    from laptime.simulate.remedies import largest_loss
+
+    unequal = replace(cluster, nodes=2, others=(OtherNodes(device="v100-sxm2-32gb", nodes=1),))
+    loss = largest_loss(simulate(gpt2, unequal, Plan(data=16), batch=8))
+    assert loss.kind == "slower devices"
+    assert loss.share > 0.2
+
+
+def test_unequal_asynchronous_workers_give_the_sum_of_their_gradients(gpt2, cluster):
+    from laptime.hardware.cluster import OtherNodes
+
+    plan = Plan.of("asynchronous,servers=8", workers=16)
+    two = replace(cluster, nodes=2)
+    rates = [
+        simulate(gpt2, each, plan, batch=8).samples_per_s
+        for each in (
+            two,
+            replace(two, others=(OtherNodes(device="v100-sxm2-32gb", nodes=1),)),
+            replace(two, device="v100-sxm2-32gb"),
+        )
+    ]
+    assert rates[1] == pytest.approx((rates[0] + rates[2]) / 2, rel=0.05)

@@ -97,6 +97,15 @@ def simulate(
     for option, given in {"--global-batch": global_batch, "--within": within}.items():
         if given is not None and not search:
             wrong(option, "it is about plans to be found; add --search")
+    if learn:  # what is learned and what is played must be the same training
+        said = {"--batch": batch, "--samples": samples, "--epochs": epochs, "--search": search or None}
+        for option in (option for option, value in said.items() if value is not None):
+            wrong(
+                option,
+                "the configuration says what is trained with --learn; change it there, or leave it out",
+            )
+    if search and parallel != "data":
+        wrong("--parallel", "--search tries plans of all kinds; leave one of the two out")
     if storage is not None and not sample_bytes:
         wrong("--sample-bytes", "how much is read for one sample? 110000 for a JPEG of ImageNet")
     run = TrainingRun(

@@ -137,6 +137,14 @@ def workload_of(run: Run) -> Workload:
     )
 
 
+def named_workload(run: Run) -> Workload:
+    """The run's workload under the name that its configuration gives the network."""
+    network = run.config.get("network")
+    name = network.get("name") if isinstance(network, Mapping) else network or run.config.get("target")
+    workload = workload_of(run)
+    return replace(workload, network=str(name)) if name else workload
+
+
 def device_entry(run: Run) -> Mapping[str, Any]:
     """The device entry of a run's environment; empty if missing or malformed."""
     told = run.environment.get("device")
@@ -243,10 +251,7 @@ def predict_run(
     The options are those of `predict_all`.
     """
     measured = measured_step(run)
-    asked = _in_mode(workload_of(run), measured, mode)
-    network = run.config.get("network")
-    name = network.get("name") if isinstance(network, Mapping) else network or run.config.get("target")
-    asked = replace(asked, network=str(name)) if name else asked
+    asked = _in_mode(named_workload(run), measured, mode)
     refine = partial(refined, correct(asked, measured, run))
     wanted = asked if batch is None else rescaled(asked, batch)
     return predict_all(wanted, devices, refine=refine, **options)

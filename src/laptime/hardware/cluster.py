@@ -54,6 +54,7 @@ class Cluster(CatalogEntry):
     between: str | None = None  # a link of a node to the network; None: one node
     rails: int = 1  # such links of a node
     oversubscription: float = 1.0  # bandwidth of all nodes over that of the network's core
+    pod_nodes: int | None = None  # that reach each other without its core; None: all cross it
     storage: str | None = None  # of a node; None: data is in memory
     dollars_per_hour: float | None = None  # of one node
     node_hours_between_failures: float | None = None  # hours × nodes ÷ interruptions
@@ -67,6 +68,8 @@ class Cluster(CatalogEntry):
             count = getattr(self, figure)
             if type(count) is not int or count < 1:
                 raise HardwareError(f"{figure} is {count!r}; give a whole number of at least 1")
+        if self.pod_nodes is not None and (type(self.pod_nodes) is not int or self.pod_nodes < 1):
+            raise HardwareError(f"pod_nodes is {self.pod_nodes!r}; give a whole number of at least 1")
         if self.wiring not in get_args(Wiring):
             raise HardwareError(f"wiring is {self.wiring!r}; give one of {', '.join(get_args(Wiring))}")
         for figure, meaning in (

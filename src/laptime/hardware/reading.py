@@ -40,7 +40,7 @@ _FIGURES: dict[str, tuple[str, float]] = {
     "node_hours_between_failures": ("hours", 1e9),
 }
 # Figures of a cluster without a unit. Cluster itself says which values they can have.
-_COUNTS = ("nodes", "devices_per_node", "rails")
+_COUNTS = ("nodes", "devices_per_node", "rails", "pod_nodes")
 _RATIOS = ("oversubscription", "slow_share", "slowdown")
 _WHOLE = ("sms", "year")
 _LINKS = ("host_link", "gpu_link", "inside", "between")

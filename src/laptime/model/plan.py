@@ -79,6 +79,14 @@ class Plan:
             raise PlanError(f"experts={self.experts} does not divide data={self.data}")
         if self.strategy in ("mixed", "local") and self.data % self.groups:
             raise PlanError(f"groups={self.groups} does not divide data={self.data}")
+        if self.strategy == "sharded" and self.data > 1 and self.shards == 1:
+            raise PlanError(f"sharded with shards=1 is data; give shards={self.data}, or strategy data")
+        if self.strategy not in SERVED and (self.servers > 1 or self.staleness is not None):
+            raise PlanError(f"servers and staleness are of {' and '.join(SERVED)}; leave them out")
+        if self.strategy not in ("mixed", "local") and self.groups > 1:
+            raise PlanError("groups are of mixed and local; leave them out")
+        if not {self.gradient_bytes, self.parameter_bytes} <= {1, 2, 4, 8}:
+            raise PlanError("gradient_bytes and parameter_bytes are 1, 2, 4 or 8 of an element")
         divided = [
             name
             for name in ("stages", "feature", "shards", "state_shards", "experts")
@@ -120,8 +128,12 @@ class Plan:
         strategy = given.setdefault("strategy", "data")
         if workers is not None and strategy in STRATEGIES:
             _complete(given, workers)
+        if given.get("stages", 1) > 1:
+            given.setdefault("micro_batches", 2 * given["stages"])
         if strategy == "sharded":
             given.setdefault("shards", given.get("data", 1))
+        if strategy == "mixed":  # as `laptime train` does: each rank is a group
+            given.setdefault("groups", given.get("data", 1))
         plan = cls(**given)
         if workers is not None and plan.workers != workers:
             degrees = f"data {plan.data} × stages {plan.stages} × feature {plan.feature}"
@@ -143,6 +155,8 @@ def _read(words: list[str]) -> dict[str, Any]:
             continue
         if name not in known:
             raise PlanError(f"{name!r} is no part of a plan; {_nearest(name, (*known, *STRATEGIES))}")
+        if name in given:
+            raise PlanError(f"{name} is given twice; leave one out")
         default = known[name].default
         if isinstance(default, bool):
             if equals and value not in ("true", "false"):
@@ -176,8 +190,6 @@ def _complete(given: dict[str, Any], workers: int) -> None:
         if named < 1 or workers % named:
             raise PlanError(f"{workers} workers cannot be divided by {named}; change a degree or the workers")
         given[missing] = workers // named
-    if given.get("stages", 1) > 1:
-        given.setdefault("micro_batches", 2 * given["stages"])
 
 
 def with_workers(plan: Plan, workers: int) -> Plan:

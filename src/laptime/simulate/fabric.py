@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Annotated, Literal
 
 from laptime import hardware
@@ -68,6 +68,7 @@ class Group:
     ranks: int
     per_node: int  # of them on one node
     sharers: int = 1  # groups of this kind that use a node's network links at the same time
+    core: bool = True  # crosses the network's core, which may be oversubscribed
 
     @property
     def nodes(self) -> int:
@@ -100,7 +101,7 @@ class Fabric:
         network = 0.0
         if between is not None:
             rails = self.cluster.rails * between.bandwidth * self.habits.between
-            network = rails / self.cluster.oversubscription / group.sharers
+            network = rails / (self.cluster.oversubscription if group.core else 1.0) / group.sharers
         return Way(
             inside=bandwidth * share,
             inside_latency_s=inside.latency_s if inside is not None else 0.0,
@@ -211,7 +212,8 @@ class PlanGroups:
     replicas: Group  # of shards: the same part of the parameters
     state: Group  # that share the optimizer's state
     experts: Group
-    neighbours: Group  # a stage and the next
+    same_experts: Group  # that hold the same experts
+    neighbours: tuple[Group, ...]  # each stage and the next, the last and the first
 
 
 def groups_of(plan: Plan, cluster: Cluster) -> PlanGroups:
@@ -224,8 +226,19 @@ def groups_of(plan: Plan, cluster: Cluster) -> PlanGroups:
         )
     beside = min(plan.feature, room)  # ranks of one node that are in different data groups
     data_here = max(1, min(plan.data, room // beside))
-    far = plan.feature * plan.data >= room
-    return PlanGroups(
+    each = plan.feature * plan.data  # ranks of a stage
+    pod = cluster.pod_nodes
+    core = pod is None or math.ceil(plan.workers / room) > pod
+
+    def neighbours(stage: int) -> Group:
+        """From the middle of a stage to that of the next."""
+        nodes = {(at * each + each // 2) // room for at in (stage % plan.stages, (stage + 1) % plan.stages)}
+        far = len(nodes) > 1
+        crosses = core and (pod is None or len({node // pod for node in nodes}) > 1)
+        sharers = min(room, each) if far else 1
+        return Group(ranks=2, per_node=1 if far else 2, sharers=sharers, core=crosses)
+
+    groups = PlanGroups(
         feature=Group(ranks=plan.feature, per_node=beside),
         data=Group(
             ranks=plan.shards if plan.shards > 1 else plan.data,
@@ -239,5 +252,14 @@ def groups_of(plan: Plan, cluster: Cluster) -> PlanGroups:
         ),
         state=Group(ranks=plan.state_shards, per_node=min(data_here, plan.state_shards), sharers=beside),
         experts=Group(ranks=plan.experts, per_node=min(data_here, plan.experts), sharers=beside),
-        neighbours=Group(ranks=2, per_node=1 if far else 2, sharers=min(room, plan.workers) if far else 1),
+        same_experts=Group(
+            ranks=plan.data // plan.experts,
+            per_node=max(1, min(data_here // plan.experts, plan.data // plan.experts)),
+            sharers=min(room, beside * min(plan.experts, data_here)),
+        ),
+        neighbours=tuple(map(neighbours, range(plan.stages * plan.chunks))),
     )
+    if core:
+        return groups
+    named = ("feature", "data", "replicas", "state", "experts", "same_experts")
+    return replace(groups, **{name: replace(getattr(groups, name), core=False) for name in named})

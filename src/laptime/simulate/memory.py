@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from laptime.model import Workload
@@ -44,15 +44,23 @@ class RankMemory:
         return self.tensors + (ROUNDING - 1) * moving
 
 
-def memory_of(work: RankWork, workload: Workload, plan: Plan) -> RankMemory:
-    """The rank that needs most; which stage that is depends on the schedule."""
+def memory_of(
+    work: RankWork,
+    workload: Workload,
+    plan: Plan,
+    parts: Sequence[Sequence[LayerWork]] | None = None,
+) -> RankMemory:
+    """The rank that needs most; which stage that is depends on the schedule.
+
+    parts  the layers of each stage, as the step is played with them
+    """
     whole = workload.memory
-    parameters = sum(layer.parameters for layer in work.layers) or 1
-    parts = cut(work.layers, plan.stages * plan.chunks)
+    parameters = sum(map(_held(plan), work.layers)) or 1
+    parts = parts or cut(work.layers, plan.stages * plan.chunks)
     ranks = []
     for rank in range(plan.stages):
         layers = [layer for part in parts[rank :: plan.stages] for layer in part]
-        mine = sum(layer.parameters for layer in layers)
+        mine = sum(map(_held(plan), layers))
         # Bytes of one parameter; a split layer has its part of them already.
         split = parameters / max(1, workload.parameters)
         static = mine / parameters * split / plan.shards
@@ -68,6 +76,12 @@ def memory_of(work: RankWork, workload: Workload, plan: Plan) -> RankMemory:
             )
         )
     return max(ranks, key=lambda memory: memory.tensors)
+
+
+def _held(plan: Plan) -> Callable[[LayerWork], float]:
+    """Parameters of a layer before shards: experts are divided already, and shared by fewer ranks."""
+    again = min(plan.experts, plan.shards)
+    return lambda layer: layer.parameters * (again if layer.experts else 1)
 
 
 def in_flight(rank: int, plan: Plan) -> dict[int, int]:
@@ -99,13 +113,18 @@ def _activations(rank: int, parts: Sequence[Sequence[LayerWork]], plan: Plan) ->
     total = 0.0
     for chunk, count in in_flight(rank, plan).items():
         layers = chunks[chunk]
-        if plan.recompute:  # what enters a block stays; one block at a time is whole
+        if plan.recompute:  # what enters a block stays, which is what the one before gives; one is whole
             blocks: dict[str, float] = {}
-            entered: dict[str, float] = {}
+            given: dict[str, float] = {}
             for layer in layers:
                 blocks[layer.block] = blocks.get(layer.block, 0.0) + layer.kept_bytes
-                entered.setdefault(layer.block, layer.output_bytes)
-            total += count * sum(entered.values()) + max(blocks.values(), default=0.0)
+                given[layer.block] = layer.output_bytes
+            place = rank + plan.stages * chunk
+            before = parts[place - 1][-1].output_bytes if place else 0.0
+            entered = (before + sum(given.values()) - layers[-1].output_bytes) / (
+                plan.feature if plan.sequence else 1
+            )
+            total += count * entered + max(blocks.values(), default=0.0)
             # A gradient of weights that is put off needs what was computed again.
             total += put_off(rank, plan) * sum(blocks.values())
         else:

@@ -11,7 +11,7 @@ from laptime.model import Account
 from laptime.model.plan import SERVED, Plan
 from laptime.simulate.training import Simulation
 
-LossKind = Literal["memory", "communication", "bubbles", "slow ranks", "data", "none"]
+LossKind = Literal["memory", "communication", "bubbles", "slow ranks", "slower devices", "data", "none"]
 
 WORTH = 0.05  # of a step, from which a loss is worth a remedy
 GAIN = 0.02  # of the time of a sample, from which a plan is called faster
@@ -68,6 +68,7 @@ def largest_loss(simulation: Simulation) -> Loss:
         "communication": accounts.get(Account.COMMUNICATION, 0.0) - simulation.waiting_s,
         "bubbles": accounts.get(Account.IDLE, 0.0),
         "slow ranks": simulation.waiting_s,
+        "slower devices": simulation.uneven_s,
         "data": simulation.data_wait_s,
     }
     kind, seconds = max(lost.items(), key=lambda pair: pair[1])
@@ -153,7 +154,7 @@ def _quieter(simulation: Simulation) -> Iterator[dict[str, Any]]:
         yield {"servers": 2 * plan.servers}
         yield {"batch": 2 * simulation.batch}
         return
-    if plan.feature > 1:
+    if plan.feature % 2 == 0:
         yield {"feature": plan.feature // 2, "data": plan.data * 2}
     beside = max(1, room // plan.feature)
     if plan.shards > beside > 1 and plan.data % beside == 0:

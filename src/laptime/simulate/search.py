@@ -169,7 +169,7 @@ def _best(
         try:
             placed = cluster_work(workload, cluster, plan, global_batch // plan.data, correction)
             work, room = placed.work, placed.memory_bytes
-            fits = room is None or memory_of(work, workload, plan).reserved <= room
+            fits = room is None or memory_of(work, workload, plan, placed.parts).reserved <= room
         except (PlanError, HardwareError):  # more stages than layers, nothing to split
             continue
         considered += 1

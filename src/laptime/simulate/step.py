@@ -241,6 +241,7 @@ class _Rank:
         self.groups, self.seconds, self.passed = groups, seconds, passed
         self.chunks = [_Chunk.of(parts, place) for place in range(rank, len(parts), plan.stages)]
         self.inside, self.between = _Link(), _Link()
+        self.sending = _Link()  # what stages hand on does not wait for gradients: it has channels of its own
         self.at_s = 0.0  # of the compute stream
         self.spans: list[Span] = []
         self.transfers: list[LinkTransfer] = []
@@ -392,7 +393,7 @@ class _Rank:
         seconds = self.seconds(kind, size, group, beside)
         if seconds <= 0:
             return asked_s
-        link = self.between if group.nodes > 1 else self.inside
+        link = self.sending if kind == "send" else self.between if group.nodes > 1 else self.inside
         begin = max(asked_s, link.free_s)
         link.free_s = end = begin + seconds
         self.transfers.append(
@@ -415,7 +416,8 @@ class _Rank:
         # Each of the ranks that split features sends its part; without `sequence` they gather it again.
         arrives_s = self.at_s
         if self.plan.stages > 1 and size:
-            arrives_s = self._over("send", size / self.plan.feature, self.groups.neighbours)
+            neighbours = self.groups.neighbours[self.rank if forward else (self.rank or self.plan.stages) - 1]
+            arrives_s = self._over("send", size / self.plan.feature, neighbours)
             if not self.plan.sequence:
                 arrives_s += self.seconds("all_gather", size, self.groups.feature, False)
         kind = Pass.FORWARD if forward else Pass.BACKWARD
@@ -430,8 +432,12 @@ class _Rank:
         """DDP's buckets: what is full is exchanged while the pass goes on."""
         if self.groups.data.ranks == 1:
             return
-        if layer.experts and self.plan.experts == self.groups.data.ranks > 1:
-            return  # each rank has experts that no other has
+        if layer.experts and self.plan.experts > 1:
+            size = layer.parameters * self.plan.gradient_bytes
+            self._arrives(
+                self._over("all_reduce", size, self.groups.same_experts, (layer.name,), beside=True)
+            )
+            return
         self.bucket.bytes += layer.parameters * self.plan.gradient_bytes
         if layer.parameters:
             self.bucket.layers.append(layer.name)
@@ -444,6 +450,10 @@ class _Rank:
         if bucket.bytes:
             self.buckets += 1
             names = tuple(dict.fromkeys(bucket.layers))
+            state = self.groups.state
+            if state.ranks == self.groups.data.ranks:  # each gets the mean of what it updates
+                self._arrives(self._over("reduce_scatter", bucket.bytes, state, names, beside=True))
+                return
             self._arrives(self._over("all_reduce", bucket.bytes, self.groups.data, names, beside=True))
 
     def _arrives(self, end_s: float) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from statistics import NormalDist
@@ -46,6 +47,7 @@ CHECKPOINT_S: Annotated[float, Source("Between two checkpoints, where nothing is
     1800.0
 )
 STEPS = 100
+MOST_SAMPLES = 10**9  # of a replica's step
 MOST_DRAWS = 2_000_000  # numbers drawn at once
 
 
@@ -61,6 +63,17 @@ class TrainingRun:
     checkpoint_every_s: float = CHECKPOINT_S
     restart_s: float = RESTART_S
     seed: int = 0
+
+    def __post_init__(self) -> None:
+        for name, least in (("steps", 1), ("samples", 1), ("epochs", 1), ("seed", 0)):
+            count = getattr(self, name)
+            if count is not None and (type(count) is not int or count < least):
+                raise PlanError(f"{name} is {count!r}; give a whole number from {least} up")
+        for name in ("jitter", "data_s", "restart_s"):
+            if not 0 <= getattr(self, name) < math.inf:
+                raise PlanError(f"{name} is {getattr(self, name)!r}; give a number from 0 up")
+        if not 0 < self.checkpoint_every_s < math.inf:
+            raise PlanError(f"checkpoint_every_s is {self.checkpoint_every_s!r}; give more than 0")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,6 +108,8 @@ class Simulation:
     faults: Faults = Faults()
     samples: int | None = None
     epochs: int | None = None
+    flops: float = 0.0  # of a step, all replicas together, without what is computed again
+    peak_flops: float = 0.0  # a second, of the device that computes longest
     notes: tuple[str, ...] = ()
 
     @property
@@ -116,6 +131,11 @@ class Simulation:
     def samples_per_s(self) -> float:
         """Of all ranks."""
         return self.global_batch / self.step_s
+
+    @property
+    def utilization(self) -> float:
+        """FLOPs of the network over those that all devices could do meanwhile (MFU)."""
+        return self.flops / self.step_s / self.plan.workers / self.peak_flops
 
     @property
     def fits(self) -> bool | None:
@@ -168,6 +188,13 @@ class Simulation:
         return {account: value for account, value in seconds.items() if value}
 
     @property
+    def uneven_s(self) -> float:
+        """Mean wait of ranks on faster devices for those on slower ones."""
+        if not self.paces or self.exchanges is not None:
+            return 0.0
+        return (1 - sum(self.paces) / len(self.paces)) * self.step.compute_s
+
+    @property
     def bottleneck(self) -> str:
         """What takes most of the step beside computing, and how much."""
         shares = self.shares()
@@ -198,6 +225,9 @@ def simulate(
     correction  what a run of one worker took, which corrects the predicted times of layers
     """
     batch = workload.batch if batch is None else batch
+    if type(batch) is not int or not 1 <= batch <= MOST_SAMPLES:
+        raise PlanError(f"batch is {batch!r}; give a whole number from 1 to {MOST_SAMPLES:,}")
+    plan = _as_stored(plan, workload)
     placed = cluster_work(workload, cluster, plan, batch, correction)
     work = placed.work
     fabric = Fabric(cluster=cluster, habits=habits or habits_of(placed.device))
@@ -206,7 +236,7 @@ def simulate(
     exchanges = None
     if plan.strategy in SERVED:
         exchanges = served(work, step, plan, fabric, run, placed.paces)
-        base_s = exchanges.seconds / run.steps
+        base_s = _mean_step_s(exchanges)
         times, slowest, waiting = np.full(run.steps, base_s), np.zeros(run.steps, dtype=np.int64), 0.0
     else:
         base_s = step.step_s + averaging_s(work, plan, fabric)
@@ -225,15 +255,39 @@ def simulate(
         waiting_s=waiting,
         data_wait_s=data_wait_s,
         interval=work.interval + cluster_interval(plan),
-        memory=memory_of(work, workload, plan),
+        memory=memory_of(work, workload, plan, placed.parts),
         device_memory_bytes=placed.memory_bytes,
         paces=placed.paces,
+        flops=workload.flops / workload.batch * batch * plan.data,
+        peak_flops=placed.device.peak(workload.precision),
         exchanges=exchanges,
         samples=run.samples,
         epochs=run.epochs,
         notes=(*workload.notes, *_notes(correction, placed.device, work)),
     )
     return replace(made, faults=_faults(made, run))
+
+
+def _as_stored(plan: Plan, workload: Workload) -> Plan:
+    """Parameters and gradients travel as the network holds them, if that is smaller than the plan says."""
+    if not workload.parameters:
+        return plan
+    each = max(1, round(workload.memory.parameters / workload.parameters))
+    if each not in (1, 2):
+        return plan
+    return replace(
+        plan,
+        parameter_bytes=min(each, plan.parameter_bytes),
+        gradient_bytes=min(each, plan.gradient_bytes),
+    )
+
+
+def _mean_step_s(exchanges: ExchangeOrder) -> float:
+    """Of workers that may differ: as long as if all made as many gradients a second as they do together."""
+    workers = range(len(exchanges.workers))
+    ends_s = [float(exchanges.answered_s[exchanges.worker == worker].max()) for worker in workers]
+    each = len(exchanges) / len(ends_s)
+    return len(ends_s) / sum(each / end_s for end_s in ends_s)
 
 
 def _notes(correction: Correction | None, device: Device, work: RankWork) -> Iterator[str]:
@@ -315,7 +369,8 @@ def group_of(plan: Plan) -> Plan:
     if plan.strategy not in (*SERVED, "local"):
         return plan
     alone = plan.strategy == "asynchronous" or (plan.strategy == "local" and plan.groups == 1)
-    return replace(plan, strategy="data", data=1 if alone else plan.data // plan.groups, groups=1)
+    ranks = 1 if alone else plan.data // plan.groups
+    return replace(plan, strategy="data", data=ranks, groups=1, servers=1, staleness=None)
 
 
 def served(
@@ -415,7 +470,10 @@ def _checkpoint_s(made: Simulation) -> float:
     if name is None:
         return 0.0
     per_node = made.cluster.devices_per_node
-    size = (made.memory.parameters + made.memory.state) * min(per_node, made.plan.workers)
-    if made.plan.shards == 1:  # replicas save the same once
-        size /= min(per_node, made.plan.data)
+    # Replicas on a node save the same once; what is divided among them, all of it.
+    replicas = min(max(1, per_node // made.plan.feature), made.plan.data)
+    ranks = min(per_node, made.plan.workers)
+    parameters = made.memory.parameters * ranks / (replicas if made.plan.shards == 1 else 1)
+    divided = max(made.plan.shards, made.plan.state_shards) > 1
+    size = parameters + made.memory.state * ranks / (1 if divided else replicas)
     return size / hardware.storage(name).read_bandwidth

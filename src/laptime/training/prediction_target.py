@@ -79,12 +79,12 @@ def prediction_target(subject: Any, options: NetworkOptions) -> PredictionTarget
     if isinstance(subject, Path | str):
         subject = _stored(subject) or subject
     if isinstance(subject, Run):
-        from laptime.estimate.run_correction import workload_of
+        from laptime.estimate.run_correction import named_workload
 
         options.refuse("a run", "mode")
-        if subject.simulated:  # nothing was measured that could correct a prediction
-            return _kept(workload_of(subject), mode=options.mode)
-        return _kept(workload_of(subject), run=subject, mode=options.mode)
+        # Nothing was measured in a simulated run that could correct a prediction.
+        measured = None if subject.simulated else subject
+        return _kept(named_workload(subject), run=measured, mode=options.mode)
     if isinstance(subject, Workload):
         options.refuse("a saved workload")
         return _kept(subject)

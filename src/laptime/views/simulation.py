@@ -30,6 +30,7 @@ _LOSSES = {
     "communication": "communication",
     "bubbles": "pipeline bubbles",
     "slow ranks": "slow ranks",
+    "slower devices": "slower devices",
     "data": "waiting for data",
     "none": "computing",
 }
@@ -138,6 +139,11 @@ def plan_text(plan: Plan) -> str:
     return ",".join(word for word in plan.describe().split(",") if word not in implied)
 
 
+def pace(per_s: float) -> str:
+    """Samples a second: large networks have few."""
+    return f"{per_s:,.0f}" if per_s >= 100 else f"{per_s:.3g}"
+
+
 def simulation_document(made: Simulation) -> dict[str, Any]:
     """A simulation as JSON has it, with what follows from it."""
     loss = largest_loss(made)
@@ -155,6 +161,7 @@ def simulation_document(made: Simulation) -> dict[str, Any]:
         "step_s": made.step_s,
         "interval_s": made.interval_s,
         "samples_per_s": made.samples_per_s,
+        "utilization": made.utilization,
         "largest_loss": plain(loss),
         "accounts": {account.value: seconds for account, seconds in mean_accounts(made).items()},
         "stages": [
@@ -282,7 +289,11 @@ def _opening(made: Simulation, loss: Loss) -> str:
     if loss.kind == "bubbles":
         return f"Stages wait for each other {share} of the step ({took})"
     if loss.kind == "slow ranks":
-        return f"Ranks wait {share} of the step ({took}) for the slowest one: leave slow nodes out"
+        why = "leave slow nodes out" if made.cluster.slow_share else "by chance, another one in each step"
+        return f"Ranks wait {share} of the step ({took}) for the slowest one: {why}"
+    if loss.kind == "slower devices":
+        why = "asynchronous waits for none"
+        return f"Faster devices wait {share} of the step ({took}) for the slower ones: {why}"
     if loss.kind == "data":
         return f"Ranks wait {share} of the step ({took}) for their data: give faster storage"
     return f"Computing takes {percent(_computing(made), 0)} of the step: no loss is larger than {share}"
@@ -294,10 +305,10 @@ def _computing(made: Simulation) -> float:
 
 
 def _remedy(remedy: PlanRemedy, loss: Loss) -> str:
-    pace = f"{duration(remedy.step_s)} a step, {remedy.samples_per_s:,.0f} samples/s"
+    faster = f"{duration(remedy.step_s)} a step, {pace(remedy.samples_per_s)} samples/s"
     if loss.kind == "memory":
-        return f"{remedy.change}, which fits ({pace})"
-    return f"{remedy.change}: {percent(remedy.saves, 0)} less time a sample ({pace})"
+        return f"{remedy.change}, which fits ({faster})"
+    return f"{remedy.change}: {percent(remedy.saves, 0)} less time a sample ({faster})"
 
 
 # -- tables --------------------------------------------------------------------------------------------------
@@ -322,7 +333,8 @@ def simulations_table(view: SimulationView) -> Table:
     add(f"step {unit.name}", (figures(each.step_s / unit.seconds) for each in made))
     reach = (percent(each.interval, 0) for each in made)
     add("±", reach, priority=9, meaning="± is what nine in ten should stay within")
-    add("samples/s", cells([each.samples_per_s for each in made], 0))
+    add("samples/s", [pace(each.samples_per_s) for each in made])
+    add("MFU", (percent(each.utilization, 0) for each in made), priority=3)
     add(
         "efficiency",
         (percent(view.efficiency(place), 0) for place in range(len(made))),

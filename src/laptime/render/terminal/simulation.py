@@ -45,7 +45,7 @@ def _several(view: SimulationView, width: int) -> Iterator[Text]:
     yield from table_lines(tables.simulations_table(view), width)
     fastest, cheapest = view.best()
     made = view.simulations[fastest]
-    words = [f"fastest: {_name(view, fastest)}, {made.samples_per_s:,.0f} samples/s"]
+    words = [f"fastest: {_name(view, fastest)}, {tables.pace(made.samples_per_s)} samples/s"]
     if made.fits is False:
         words.append("none fits; memory is what the rank needs that needs most")
     if cheapest is not None and cheapest != fastest:
@@ -84,7 +84,9 @@ def _words(view: SimulationView) -> Iterator[str]:
     low, high = (duration(end) for end in made.interval_s)
     yield f"a step takes {duration(made.step_s)} ({low} to {high} in nine of ten)"
     batch = f"{made.global_batch:,} samples a step, {made.batch:,} for each replica"
-    yield f"{made.samples_per_s:,.0f} samples/s: {batch}"
+    yield f"{tables.pace(made.samples_per_s)} samples/s: {batch}"
+    each = made.flops / made.step_s / made.plan.workers
+    yield f"{each / 1e12:.3g} TFLOP/s a device, {percent(made.utilization, 0)} of its peak (MFU)"
     if made.plan.workers > 1:
         yield f"efficiency {percent(view.efficiency(0), 0)} of as many single devices"
     if made.waiting_s > 0.001 * made.step_s:
