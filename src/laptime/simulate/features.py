@@ -3,7 +3,8 @@
 As Megatron-LM and laptime's `feature` do it: what a block computes before its attention, and before the
 product that takes a wider input than the block's own, is split by columns; the product that follows by rows,
 and its output is exchanged; in the backward pass, the gradient of what enters the columns. The last layer and
-the loss are split by classes. Other linear layers are split by columns, and their output is exchanged.
+the loss are split by classes, and so are embeddings, whose output is exchanged. Other linear layers are split
+by columns, and their output is exchanged.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from laptime.ops.registry import kind_named
 
 _BLOCK = re.compile(r"^(.*?\.\d+)(?:\.|$)")
 _PRODUCT = "mm"
+LEAST_ROWS = 8192  # of an embedding that is split: positions and types of tokens stay whole
 
 
 def block_of(layer: str) -> str:
@@ -78,18 +80,44 @@ def split_features(workload: Workload, ranks: int, *, sequence: bool) -> Feature
         if fresh:
             backward[layer] = float(product.read)
         fresh = False
+    embeddings = _embeddings(workload)
+    forward |= embeddings
     operations = tuple(
-        _part(operation, ranks, linear, rows, split_loss=last not in rows, sequence=sequence)
+        _of_embedding(operation, ranks)
+        if operation.layer in embeddings
+        else _part(operation, ranks, linear, rows, split_loss=last not in rows, sequence=sequence)
         for operation in workload.operations
     )
     return FeatureSplit(
         workload=replace(workload, operations=operations),
-        linear=frozenset(linear),
+        linear=frozenset((*linear, *embeddings)),
         # Without `sequence`, what follows a product by rows is kept whole by all.
         kept_shares={layer: 1 / ranks for layer in linear if sequence or layer not in rows},
         forward_bytes=forward,
         backward_bytes=backward,
     )
+
+
+def _embeddings(workload: Workload) -> dict[str, float]:
+    """Layers that look rows up, with the bytes that they give."""
+    looked_up = {
+        operation.layer
+        for operation in workload.phase(Phase.BACKWARD)
+        if operation.kind == "embedding_backward" and operation.sizes["v"] >= LEAST_ROWS
+    }
+    found: dict[str, float] = {}
+    for operation in workload.phase(Phase.FORWARD):
+        if operation.layer in looked_up and operation.kind == "gather":
+            found.setdefault(operation.layer, float(operation.written))
+    return found
+
+
+def _of_embedding(operation: Operation, ranks: int) -> Operation:
+    """Each rank has a part of the rows; what is looked up is as large as before."""
+    if operation.kind != "embedding_backward":
+        return _divided(operation, ranks, "n") if operation.phase is Phase.UPDATE else operation
+    sizes = {**operation.sizes, "v": -(-operation.sizes["v"] // ranks)}
+    return replace(operation, sizes=sizes, written=operation.written // ranks)
 
 
 def _part(

@@ -33,6 +33,7 @@ class Search:
     considered: int
     too_large: int  # do not fit a device's memory
     slower: int  # not played: their computing alone takes longer than a plan that was
+    there_are: int  # of which those that were considered are an even selection
     deadline_s: float | None = None
 
     @property
@@ -99,13 +100,14 @@ def search(
     if deadline_s is not None and not deadline_s > 0:
         raise PlanError(f"the deadline is {deadline_s:g} s; give more than 0")
     kept: list[Simulation] = []
-    considered = too_large = slower = 0
+    considered = too_large = slower = there_are = 0
     parts = [part for cluster in clusters for part in _sizes(cluster, workers)]
     for place, part in enumerate(parts):
         share = (most - considered) // (len(parts) - place)
         found = _best(workload, part, global_batch, run, workers, share, correction)
         considered += found.considered
         too_large += found.too_large
+        there_are += found.there_are
         slower += found.slower
         kept += found.plans
     if not considered:
@@ -120,7 +122,12 @@ def search(
         )
     order = sorted(kept, key=latest_s)
     return Search(
-        plans=tuple(order), considered=considered, too_large=too_large, slower=slower, deadline_s=deadline_s
+        plans=tuple(order),
+        considered=considered,
+        too_large=too_large,
+        slower=slower,
+        there_are=there_are,
+        deadline_s=deadline_s,
     )
 
 
@@ -148,6 +155,7 @@ class _Found:
     considered: int
     too_large: int
     slower: int
+    there_are: int
 
 
 def _best(
@@ -163,9 +171,8 @@ def _best(
     ranks = workers or cluster.devices
     bounds: list[tuple[float, Plan]] = []
     considered = too_large = slower = 0
-    for plan in plans(ranks, cluster.devices_per_node, global_batch):
-        if considered >= most:
-            break
+    every = list(plans(ranks, cluster.devices_per_node, global_batch))
+    for plan in every[:: max(1, -(-len(every) // max(1, most)))]:  # of all kinds, where they are too many
         try:
             placed = cluster_work(workload, cluster, plan, global_batch // plan.data, correction)
             work, room = placed.work, placed.memory_bytes
@@ -197,7 +204,7 @@ def _best(
         simulate(workload, cluster, made.plan, batch=made.batch, run=run, correction=correction)
         for made in kept
     ]
-    return _Found(plans=kept, considered=considered, too_large=too_large, slower=slower)
+    return _Found(plans=kept, considered=considered, too_large=too_large, slower=slower, there_are=len(every))
 
 
 def plans(workers: int, per_node: int, global_batch: int) -> Iterator[Plan]:

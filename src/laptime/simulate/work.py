@@ -256,7 +256,7 @@ def cut(
             high = middle
         else:
             low = middle
-    ends = _filled(seconds, factors, high) or range(1, stages + 1)
+    ends = _even(seconds, factors, high)
     begins = [0, *ends[:-1]]
     parts = [
         tuple(layer for unit in units[begin:end] for layer in unit)
@@ -264,6 +264,28 @@ def cut(
     ]
     parts[-1] += tuple(layer for layer in layers if layer.name == LOSS_LAYER)
     return tuple(parts)
+
+
+def _even(seconds: Sequence[float], factors: Sequence[float], most: float) -> list[int]:
+    """Where each part ends: no part longer than `most`, and none much shorter than the others."""
+    most *= 1 + 1e-9  # the other way round the sums are rounded differently
+    backwards = _filled(seconds[::-1], factors[::-1], most) or range(1, len(factors) + 1)
+    least = [len(seconds) - end for end in reversed(backwards)][1:]  # else the rest has no room
+    least.append(len(seconds))
+    ends: list[int] = []
+    end = 0
+    for place, factor in enumerate(factors):
+        begin, held = end, 0.0
+        share = sum(seconds[begin:]) / sum(1 / each for each in factors[place:])
+        last = len(seconds) - (len(factors) - place - 1)
+        while end < last:
+            more = held + seconds[end] * factor
+            must = end == begin or end < least[place]
+            if not must and (more > most * (1 + 1e-9) or more - share > share - held):
+                break
+            held, end = more, end + 1
+        ends.append(end)
+    return [*ends[:-1], len(seconds)]
 
 
 def _filled(seconds: Sequence[float], factors: Sequence[float], most: float) -> list[int] | None:

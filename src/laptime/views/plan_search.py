@@ -44,7 +44,7 @@ def search_document(found: Search) -> dict[str, Any]:
         "picked": {name: simulation_document(made) for name, made in picked(found).items()},
         "frontier": [simulation_document(made) for made in found.frontier],
         "plans": [simulation_document(made) for made in found.plans],
-        **{name: getattr(found, name) for name in ("considered", "too_large", "slower")},
+        **{name: getattr(found, name) for name in ("considered", "there_are", "too_large", "slower")},
     }
 
 
@@ -88,8 +88,9 @@ def search_words(found: Search) -> list[str]:
     words = [f"{_WORDS.get(name, name)}: {_choice(made)}" for name, made in picked(found).items()]
     if found.deadline_s is not None and found.cheapest_in_time is None:
         words.append(f"no plan with a price surely trains within {long_duration(found.deadline_s)}")
+    of_all = f" of {found.there_are:,}, evenly chosen" if found.there_are > 1.5 * found.considered else ""
     words.append(
-        f"{plural(found.considered, 'plan')} considered: {found.too_large:,} need too much memory, "
+        f"{plural(found.considered, 'plan')} considered{of_all}: {found.too_large:,} need too much memory, "
         f"{found.slower:,} compute longer than others take in all"
     )
     return words

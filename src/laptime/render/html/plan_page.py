@@ -79,6 +79,6 @@ def _broken(table: Table) -> Table:
 def _told(found: Search, most: int) -> Iterator[str]:
     """What became of the plans, and what limits the fastest."""
     yield search_words(found)[-1]
-    if found.considered >= most:
+    if found.there_are > most:
         yield f"there are more plans than the {most:,} of one question; ask for fewer nodes or one cluster"
     yield f"the fastest is limited by {found.fastest.bottleneck}"
