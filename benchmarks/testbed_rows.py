@@ -113,13 +113,18 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--repeat", type=int, default=3)
+    parser.add_argument("--strategies", default=",".join(PLANS), help="the others' rows stay as they are")
     parser.add_argument("--rows", type=Path, default=ROWS)
     parser.add_argument("--worker", type=Path, default=WORKER)
     asked = parser.parse_args()
+    wanted = asked.strategies.split(",")
     single: dict[int, list[Mapping[str, Any]]] = {batch: [] for batch in BATCHES}
     facts = {"cores": os.cpu_count(), "torch": torch.__version__, "batch": BATCH}
     with tempfile.NamedTemporaryFile("w", dir=FOLDER, suffix=".jsonl", delete=False) as file:
         try:
+            for line in asked.rows.read_text(encoding="utf-8").splitlines() if asked.rows.exists() else ():
+                if json.loads(line)["strategy"] not in wanted:
+                    file.write(line + "\n")
             for repetition in range(asked.repeat):
                 started = False
                 for batch in BATCHES:
@@ -127,6 +132,8 @@ def main() -> None:
                 down()
                 hosts = up(RANKS, "1gbit", ssh=False)
                 for cell in (*cells(served=False), *cells(served=True)):
+                    if cell.strategy not in wanted:
+                        continue
                     if cell.strategy in SERVED and not started:  # its nodes take processor time
                         start_ray(hosts, variables=RAY_NODE)
                         started = True

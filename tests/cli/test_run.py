@@ -212,6 +212,7 @@ def test_a_traceback_begins_at_the_script_and_has_no_frame_of_laptime(process, t
 
 INTERRUPTED = """
 import os, signal, time
+signal.signal(signal.SIGINT, signal.default_int_handler)  # background jobs of a shell ignore it
 def work():
     os.kill(os.getpid(), signal.SIGINT)
     time.sleep(9)

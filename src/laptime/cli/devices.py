@@ -38,8 +38,10 @@ def devices(
         )
     if clusters:
         listed = hardware.clusters() if name is None else _matching_clusters(name)
+        single = name is not None and len(listed) == 1
         return Outcome(
-            document=lambda: {"clusters": listed}, lines=lambda width: _cluster_lines(listed, width)
+            document=lambda: {"clusters": listed},
+            lines=lambda width: _one_cluster(listed[0], width) if single else _cluster_lines(listed, width),
         )
     chosen = hardware.devices() if name is None else _matching(name)
     alone = name is not None and len(chosen) == 1
@@ -131,9 +133,7 @@ def _figure_lines(device: Device, width: int) -> Iterator[Text]:
 
     from laptime import hardware
     from laptime.render.terminal import WIDEST, paragraph
-    from laptime.render.terminal.table import table_lines
     from laptime.views.format import name
-    from laptime.views.table import Column, Table
 
     width = min(width, WIDEST)
     document = _document(device)
@@ -152,12 +152,24 @@ def _figure_lines(device: Device, width: int) -> Iterator[Text]:
     for title, words in told:
         if words:
             yield from paragraph(name(words), width, bullet=f"{title:<8}")
-    places = {source: place for place, source in enumerate(dict.fromkeys(device.sources.values()), 1)}
+    yield from _sourced(device, width)
+
+
+def _sourced(entry: Device | Cluster, width: int) -> Iterator[Text]:
+    """Every figure, and below them the documents that they are said to come from."""
+    from rich.text import Text
+
+    from laptime.render.terminal import paragraph
+    from laptime.render.terminal.table import table_lines
+    from laptime.views.format import name
+    from laptime.views.table import Column, Table
+
+    places = {source: place for place, source in enumerate(dict.fromkeys(entry.sources.values()), 1)}
     rows = []
-    for figure, source in device.sources.items():
+    for figure, source in entry.sources.items():
         unit = " (TFLOP/s)" if figure.startswith(("fp", "bf", "tf")) else ""
-        estimated = "est." if figure in device.estimated else ""
-        rows.append([figure + unit, *_cells(getattr(device, figure)), estimated, f"[{places[source]}]"])
+        estimated = "est." if figure in entry.estimated else ""
+        rows.append([figure + unit, *_cells(getattr(entry, figure)), estimated, f"[{places[source]}]"])
     titles = {"figure": True, "value": False, "": True, "source": True}
     columns = [Column(title=title, words=words) for title, words in titles.items()]
     yield from (Text(), *table_lines(Table(name="figures", columns=columns, rows=rows), width), Text())
@@ -213,6 +225,26 @@ def _cluster_lines(chosen: Sequence[Cluster], width: int) -> Iterator[Text]:
         words += f" No room for {', '.join(gone)}: a wider terminal or --json has them."
     for line in paragraph(f"{words} --json gives all figures and sources", width):
         say(line.plain)
+
+
+def _one_cluster(cluster: Cluster, width: int) -> Iterator[Text]:
+    """Every figure of a cluster, and its source."""
+    from rich.text import Text
+
+    from laptime.render.terminal import WIDEST, paragraph
+    from laptime.views.format import name, plural
+
+    width = min(width, WIDEST)
+    yield Text(f"{name(cluster.title)} ({name(cluster.name)})")
+    for other in cluster.others:
+        yield from paragraph(
+            f"{plural(other.nodes, 'node')} of {name(other.device)}", width, bullet="other   "
+        )
+    if cluster.note:
+        yield from paragraph(name(cluster.note), width, bullet="note    ")
+    if cluster.node_hours_between_failures is None:
+        yield from paragraph("not known, so a simulation has none", width, bullet="failures ")
+    yield from _sourced(cluster, width)
 
 
 def _cells(*values: Any) -> list[str]:
