@@ -98,7 +98,7 @@ def _row(path: Path, name: str) -> dict[str, Any]:
 
     try:
         run = load(path)
-        return trial_row(name, run.status, run)
+        return trial_row(name, "simulated" if run.simulated else run.status, run)
     except LaptimeError as error:  # the others are shown all the same
         say(f"laptime: {one_line(error)}")
         return trial_row(name, "damaged", None)

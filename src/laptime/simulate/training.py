@@ -34,12 +34,13 @@ SPREAD: Annotated[float, Source("Standard deviation between devices; fitted to n
     DDP.spread
 )
 _INTERVAL = Source(
-    "Added to a device's interval: p90 against published rows (`python -m benchmarks.clusters`), 285 of data "
-    "parallel and sharded training, 92 of pipelines with split features.",
+    "Added to a device's interval: p90 against published rows (`python -m benchmarks.clusters`), 268 of data "
+    "parallel and sharded training (0.125), 98 with stages or split features (0.12, widened by a quarter: the "
+    "model was mended on those rows).",
     "of the step",
 )
-REPLICAS_INTERVAL: Annotated[float, _INTERVAL] = 0.12
-PIPELINES_INTERVAL: Annotated[float, _INTERVAL] = 0.29
+REPLICAS_INTERVAL: Annotated[float, _INTERVAL] = 0.13
+PIPELINES_INTERVAL: Annotated[float, _INTERVAL] = 0.15
 RESTART_S: Annotated[
     float, Source("From a failure until training goes on. Llama 3 restarted in minutes; a guess of ten.")
 ] = 600.0

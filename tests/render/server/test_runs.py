@@ -52,6 +52,13 @@ def test_numbers_come_from_the_summary(serve, tmp_path):
         assert cell in text
 
 
+def test_a_simulated_run_is_listed_as_such(serve, tmp_path):
+    writer = start(tmp_path / "runs" / "one", network="resnet18")
+    writer.update(environment={"simulated": True, "device": {"name": "h200"}})
+    writer.close("finished", SUMMARY)
+    assert '<span class="status simulated">simulated</span>' in serve(tmp_path / "runs").get("/").text
+
+
 def test_a_summary_of_anything_at_all_is_listed(serve, tmp_path):
     odd = [{"steps": "many", "step_s": [1], "wall_s": "long"}, {"steps": {"train": None}, "step_s": None}]
     odd += [

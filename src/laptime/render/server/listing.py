@@ -162,10 +162,11 @@ def _row(entry: RunEntry, run: Run | None) -> Row:
     device = one_line((run.environment.get("device") or {}).get("name") or "")
     network = network_of(run.config)
     steps = run.summary.get("steps") or {}
-    text = " ".join([entry.name, run.status, device, network, run.id, *_flat("", run.config)])
+    status = "simulated" if run.simulated else run.status
+    text = " ".join([entry.name, status, device, network, run.id, *_flat("", run.config)])
     return Row(
         name=entry.name,
-        status=run.status,
+        status=status,
         incomplete=any(run.health.lost_rows.values()) or any(run.health.waiting_rows.values()),
         started=run.created,
         device=device,
