@@ -30,11 +30,11 @@ from laptime.training.config.reading import read_config
 from laptime.training.virtual_clock import VirtualTraining
 
 BATCH, JITTER, LOSS = 16, 0.1, 0.3
-SAMPLES, EPOCHS = 8192, 24
+SAMPLES, EPOCHS = 8192, 12
 WORKERS = (4, 16, 40, 64)
 GROUPS = {4: 2, 16: 4, 40: 8, 64: 8}  # of `mixed`
 STRATEGIES = ("data", "mixed", "asynchronous", "local")
-RATES = (0.005, 0.01, 0.02, 0.04, 0.08, 0.16)
+RATES = (0.01, 0.02, 0.04, 0.08)
 CLUSTER = "guide-clusters"
 CONFIG = f"""
 network = "zener4"

@@ -54,7 +54,7 @@ def _llama() -> Workload:
 
 
 def _simulated(workload: Workload, plan: str, workers: int, steps: int) -> str:
-    cluster = hardware.cluster("grand-teton", nodes=workers // 8)
+    cluster = hardware.cluster("meta-24k", nodes=workers // 8)
     made = simulate(
         workload,
         cluster,
@@ -71,13 +71,13 @@ def _searched(workload: Workload) -> str:
         [hardware.cluster("aws-p5", nodes=4)],
         global_batch=512,
         run=TrainingRun(steps=10, samples=1_000_000, epochs=1),
-        most=1000,
+        most=2000,
     )
     return f"{found.considered} plans"
 
 
 def _served(workload: Workload) -> str:
-    cluster = hardware.cluster("grand-teton", nodes=64)
+    cluster = hardware.cluster("meta-24k", nodes=64)
     made = simulate(
         workload, cluster, Plan.of("asynchronous,servers=8", workers=512), run=TrainingRun(steps=1000)
     )
@@ -111,7 +111,7 @@ QUESTIONS: Mapping[str, tuple[str, float, Callable[[], Workload], Callable[[Work
         _gpt2,
         lambda read: _simulated(read, "hybrid,stages=8,feature=8,micro_batches=64", 16384, 10),
     ),
-    "search": ("a search over 1,000 plans of GPT-2", 60, _gpt2, _searched),
+    "search": ("a search over at least 1,000 plans of GPT-2", 60, _gpt2, _searched),
     "llama": (
         "405 billion parameters, 16,384 workers × 10 steps, 16 stages × 8 ranks of features",
         60,

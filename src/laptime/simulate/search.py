@@ -172,7 +172,8 @@ def _best(
     bounds: list[tuple[float, Plan]] = []
     considered = too_large = slower = 0
     every = list(plans(ranks, cluster.devices_per_node, global_batch))
-    for plan in every[:: max(1, -(-len(every) // max(1, most)))]:  # of all kinds, where they are too many
+    count = min(most, len(every))
+    for plan in (every[place * len(every) // count] for place in range(count)):  # of all kinds
         try:
             placed = cluster_work(workload, cluster, plan, global_batch // plan.data, correction)
             work, room = placed.work, placed.memory_bytes
