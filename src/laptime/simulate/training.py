@@ -35,8 +35,8 @@ SPREAD: Annotated[float, Source("Standard deviation between devices; fitted to n
 )
 _INTERVAL = Source(
     "Added to a device's interval: p90 against published rows (`python -m benchmarks.clusters`), 268 of data "
-    "parallel and sharded training (0.125), 98 with stages or split features (0.12, widened by a quarter: the "
-    "model was mended on those rows).",
+    "parallel and sharded training (0.125), 98 with stages or split features (0.12, widened by a quarter: "
+    "the model was mended on those rows).",
     "of the step",
 )
 REPLICAS_INTERVAL: Annotated[float, _INTERVAL] = 0.13
