@@ -193,3 +193,33 @@ def test_the_function_writes_the_run_that_it_is_asked_for(tmp_path):
     assert run.config["plan"] == made.plan.describe()
     assert run.environment["device"]["name"] == "h100-sxm"
     assert not laptime.load(tmp_path / "run").steps[0].staleness
+
+
+def test_collectives_of_a_measured_and_a_simulated_run_stand_side_by_side(tmp_path):
+    from dataclasses import asdict
+
+    from tests.runs.samples import a_step, start
+
+    from laptime.files.write import write_json
+    from laptime.model.exchanges import Collective, RankExchanges
+    from laptime.runs import schema
+    from laptime.runs.exchanges import exchanges_path
+    from laptime.views.comparison import sides, tables
+
+    made = laptime.simulate(laptime.workload("zener4", batch=16), cluster="dgx-h100", workers=2)
+    simulated = write_run(made, tmp_path / "simulated")
+    writer = start(tmp_path / "measured")
+    writer.append("steps", schema.steps.table([a_step(number) for number in range(10)]))
+    exchanged = Collective(kind="all_reduce", calls=20, bytes=10_000_000, exposed_s=0.03, seconds=0.05)
+    for rank in range(2):
+        told = RankExchanges(steps=10, collectives=(exchanged,))
+        write_json(exchanges_path(writer.path, rank), asdict(told))
+    writer.close("finished", {})
+    view = sides.compare([laptime.load(tmp_path / "measured")], [simulated])
+    (row,) = view.collectives
+    assert (row.kind, row.a.calls, row.a.bytes) == ("all_reduce", 2.0, 1e6)
+    assert (row.a.seconds, row.a.exposed_s) == (pytest.approx(0.005), pytest.approx(0.003))
+    assert row.b.bytes == pytest.approx(505_000, rel=0.01)
+    table = tables.collectives_table(view)
+    assert [column.title for column in table.columns][-2:] == ["A exposed ms", "B exposed ms"]
+    assert view.document()["collectives"][0]["kind"] == "all_reduce"

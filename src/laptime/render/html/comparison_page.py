@@ -134,7 +134,8 @@ def _sections(view: SeveralRuns) -> Iterator[Section]:
         figures.step_intervals(view, common_noun(view.runs, view.stage)),
     )
     accounts = tables.accounts_table(part) if part else None
-    yield Section.of("books", "Where a step goes", figures.breakdowns(view), accounts)
+    exchanged = tables.collectives_table(view.compared) if view.compared else None
+    yield Section.of("books", "Where a step goes", figures.breakdowns(view), accounts, exchanged)
     yield _layers(view)
     times = figures.step_times(digests, view.stage)
     yield Section.of("training", "Over the training", times, figures.spreads(view))

@@ -266,6 +266,7 @@ def comparison_lines(
         for letter, rows in zip("AB", part.by_device or (), strict=False):
             if rows:
                 yield from _titled(f"Layers of {letter} by device, in ms", device_lines(rows, width))
+    yield from _table(tables.collectives_table(view), width)
     yield from _table(tables.results_table(view), width)
     if view.target:
         yield from _table(tables.target_table(view.target), width)

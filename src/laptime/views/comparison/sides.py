@@ -19,6 +19,7 @@ from laptime.model.layers import LOSS_LAYER, OTHER_LAYER
 from laptime.model.prediction import PredictedTime
 from laptime.runs import Run
 from laptime.runs.select import Samples
+from laptime.views.comparison.collectives import CollectiveComparison, compare_collectives
 from laptime.views.comparison.targets import TargetComparison, compare_targets
 from laptime.views.format import listed, name, percent, plural
 from laptime.views.run_view import METRICS, NOUNS, RunView, run_view
@@ -170,6 +171,7 @@ class ComparisonView:
     profiling: ProfilingCost | None
     results: Mapping[Stage, list[ResultComparison]]
     target: TargetComparison | None  # the time to it, where all runs have the same
+    collectives: tuple[CollectiveComparison, ...] = ()
     notes: tuple[str, ...] = ()
 
     @property
@@ -211,7 +213,8 @@ class ComparisonView:
             **self.profiling.times.document(),
         }
         document["target"] = self.target and self.target.document()
-        return dict(plain(document | {"results": self.results, "notes": self.notes}))
+        document |= {"results": self.results, "collectives": self.collectives, "notes": self.notes}
+        return dict(plain(document))
 
 
 def compare(a: Sequence[Run], b: Sequence[Run], *, by_rank: bool = False) -> ComparisonView:
@@ -231,6 +234,7 @@ def compare_sides(a: Sequence[RunView], b: Sequence[RunView], *, by_rank: bool =
         profiling=_profiling(a, b),
         results={stage: list(_results(stage, (a, b))) for stage in Stage},
         target=compare_targets([("A", a), ("B", b)]),
+        collectives=compare_collectives(a, b),
     )
     return replace(view, notes=tuple(_notes(view, same_code)))
 

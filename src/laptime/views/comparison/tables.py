@@ -15,6 +15,7 @@ from laptime.model.comparison import Comparison, IntervalOver, geometric_mean
 from laptime.model.prediction import PredictedTime
 from laptime.runs.document import as_text, settings
 from laptime.views import format
+from laptime.views.comparison.collectives import ExchangedInStep
 from laptime.views.comparison.predicted import HOST, PredictedComparison
 from laptime.views.comparison.several import SeveralRuns
 from laptime.views.comparison.sides import ComparisonView, StageComparison, largest_layers
@@ -144,6 +145,33 @@ def results_table(view: ComparisonView) -> Table:
     columns = titled(("", "A", "B", "B - A", "told from noise"))
     title = "What was learned, in the last epoch"
     return Table(name="results", title=title, columns=columns, rows=rows)
+
+
+def collectives_table(view: ComparisonView) -> Table:
+    """What a rank exchanges in a step: A beside B."""
+    rows = view.collectives
+
+    def column(
+        title: str, value: Callable[[ExchangedInStep], float | None], write: Write, priority: int = 0
+    ) -> list[Cells]:
+        sides = [("A", [row.a for row in rows]), ("B", [row.b for row in rows])]
+        return [
+            _column(
+                f"{letter} {title}",
+                [number(None if each is None else value(each), write) for each in side],
+                priority=priority,
+            )
+            for letter, side in sides
+        ]
+
+    columns: list[Cells] = [
+        _column("collective", [format.name(row.kind) for row in rows], words=True),
+        *column("calls", lambda each: each.calls, lambda calls: f"{calls:.3g}", priority=2),
+        *column("MB", lambda each: each.bytes / 1e6, lambda size: f"{size:,.3g}"),
+        *column("ms", lambda each: each.seconds, format.milliseconds, priority=1),
+        *column("exposed ms", lambda each: each.exposed_s, format.milliseconds),
+    ]
+    return table_of("collectives", columns, title="What a rank exchanges in a step")
 
 
 def target_table(target: TargetComparison) -> Table:
