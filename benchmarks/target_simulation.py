@@ -26,7 +26,7 @@ import numpy as np
 
 from benchmarks.on_hosts import STOPPED_S
 from benchmarks.testbed_rows import FOLDER, SLOW
-from benchmarks.testbed_simulation import SLOWDOWN, SPREAD
+from benchmarks.testbed_simulation import BUCKETS, SLOWDOWN, SPREAD
 from benchmarks.testbed_work import APPLY_S, CALL_S, CORES, MEETING, NEAR_CALL_S, bed, measured, work_of
 from benchmarks.time_to_target import BATCH, CONFIG, HOSTS, LOSS, PLANS, RANKS_PER_HOST
 from laptime.hardware import cluster_links
@@ -108,7 +108,7 @@ class Training:
         ]
         paces = [
             WorkerPace(
-                step_s=step_s + (GLOO.sync_s + 4 * GLOO.call_s if size_of_group > 1 else 0.0),
+                step_s=step_s + (BUCKETS * GLOO.call_s if size_of_group > 1 else 0.0),
                 slowdown=SLOWDOWN if self.slow and worker == SLOW // size_of_group else 1.0,
                 spread=SPREAD,
                 near=here,

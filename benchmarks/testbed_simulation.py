@@ -51,11 +51,16 @@ PLANS = {
     "hybrid": "hybrid,stages=2,micro_batches=4",
     "mixed": "mixed,groups=2",
 }
+BUCKETS = 4  # exchanges of gradients and parameters in a group's step
 SPREAD = 0.1  # of a rank's step
 SLOWDOWN = 3.0  # of a slow rank
 NEAR = 0.7  # of the mean staleness: below it a rank is on the server's host
 # Rows that constants were set on: gloo's, DTensor's and Ray's work, and what is lost where gradients meet.
-SET_ON = (("data", "1gbit"), ("feature", "1gbit"), *(("asynchronous", rate) for rate in STEPS))
+SET_ON = (
+    *(("data", rate) for rate in STEPS),
+    ("feature", "1gbit"),
+    *(("asynchronous", rate) for rate in STEPS),
+)
 
 
 def exchanges(cell: Cell, *, near: int | None, steps: int, seed: int = 0) -> ExchangeOrder:
@@ -69,7 +74,7 @@ def exchanges(cell: Cell, *, near: int | None, steps: int, seed: int = 0) -> Exc
     assert link is not None
     over_s = size / (link.bandwidth * GLOO.between) + link.latency_s
     groups, each = (plan.groups, plan.data // plan.groups) if cell.strategy == "mixed" else (cell.ranks, 1)
-    inside_s = GLOO.sync_s + 4 * GLOO.call_s if each > 1 else 0.0  # of a group: it computes, too
+    inside_s = BUCKETS * GLOO.call_s if each > 1 else 0.0  # of a group on one host: it computes, too
     paces = [
         WorkerPace(
             step_s=step_s + inside_s,

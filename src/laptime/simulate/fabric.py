@@ -52,7 +52,7 @@ class LinkHabits:
 # gloo over TCP, between CPUs: what it reaches of a link, and that it computes itself. Set on rows of `data`
 # on the test bed (`python -m benchmarks.testbed_simulation`).
 GLOO = LinkHabits(
-    inside_beside=1.0, inside_alone=1.0, between=0.9, sync_s=0.003, call_s=0.001, contention=0.0
+    inside_beside=1.0, inside_alone=1.0, between=0.95, sync_s=0.006, call_s=0.001, contention=0.0
 )
 
 
