@@ -34,7 +34,7 @@ SAMPLES, EPOCHS = 8192, 12
 WORKERS = (4, 16, 40, 64)
 GROUPS = {4: 2, 16: 4, 40: 8, 64: 8}  # of `mixed`
 STRATEGIES = ("data", "mixed", "asynchronous", "local")
-RATES = (0.01, 0.02, 0.04, 0.08)
+RATES = (0.005, 0.01, 0.02, 0.04, 0.08, 0.16)
 CLUSTER = "guide-clusters"
 CONFIG = f"""
 network = "zener4"
@@ -117,13 +117,13 @@ def _config(rate: float, seed: int) -> Config:
         return read_config(path).config
 
 
-def rows(workers: Sequence[int], seeds: int) -> Iterator[str]:
+def rows(workers: Sequence[int], strategies: Sequence[str], seeds: int) -> Iterator[str]:
     """A line for each strategy and number of workers."""
     workload = laptime.workload("zener4", batch=BATCH)
     yield "| workers | strategy | learning rate | samples | virtual s | staleness | reached |"
     yield "| ---: | --- | ---: | ---: | ---: | ---: | ---: |"
     for count in workers:
-        for strategy in STRATEGIES:
+        for strategy in strategies:
             tried = {rate: trained(workload, strategy, count, rate, 1) for rate in RATES}
             rate = min(tried, key=lambda rate: tried[rate].seconds)
             every = [tried[rate], *(trained(workload, strategy, count, rate, 1 + n) for n in range(1, seeds))]
@@ -145,9 +145,11 @@ def main() -> int:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--workers", default=",".join(map(str, WORKERS)))
+    parser.add_argument("--strategies", default=",".join(STRATEGIES))
     parser.add_argument("--seeds", type=int, default=2)
     asked = parser.parse_args()
-    for line in rows([int(count) for count in asked.workers.split(",")], asked.seeds):
+    counts = [int(count) for count in asked.workers.split(",")]
+    for line in rows(counts, asked.strategies.split(","), asked.seeds):
         print(line, flush=True)
     return 0
 
