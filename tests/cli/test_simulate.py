@@ -123,6 +123,24 @@ def test_a_configuration_is_simulated_and_learns_on_the_virtual_clock(laptime, t
     assert "of virtual time" in text.stdout
 
 
+@pytest.mark.parametrize(
+    ("train", "words", "said"),
+    [
+        ("accumulate = 4\n", [], "train.accumulate = 1"),
+        ("", ["--batch", "16"], "the configuration says what is trained"),
+        ("", ["--search"], "the configuration says what is trained"),
+    ],
+)
+def test_what_is_learned_and_what_is_played_must_be_the_same(laptime, tmp_path, train, words, said):
+    (tmp_path / "zener.toml").write_text(
+        '[network]\nname = "zener4"\n[data]\nkind = "zener"\nsamples = 96\n'
+        f"[train]\nepochs = 1\nbatch = 8\n{train}"
+    )
+    done = laptime("simulate", "zener.toml", "--cluster", "dgx-h100", "--workers", "2", "--learn", *words)
+    assert (done.exit_code, done.stdout) == (2, "")
+    assert said in " ".join(done.stderr.replace("│", " ").split())
+
+
 def test_a_search_finds_the_fastest_and_the_cheapest_plan(laptime):
     words = ["--cluster", "aws-p4d", "--nodes", "1", "--samples", "100000", "--global-batch", "512"]
     found = document(laptime("simulate", "zener4", *words, "--search", "--within", "24", "--json"))

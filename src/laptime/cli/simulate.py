@@ -117,6 +117,8 @@ def simulate(
         seed=seed,
     )
     config = _config(name, learn)
+    if learn and config is not None and config.train.accumulate > 1:
+        wrong("--learn", "it plays a batch for each update; set train.accumulate = 1 in the configuration")
     with waiting("reading the network"):
         target = _target(name, config, inputs, precision, optimizer)
         asked = _AskedPlans(
